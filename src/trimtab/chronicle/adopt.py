@@ -120,9 +120,7 @@ def _in_order(segments: Sequence[Segment]) -> tuple[list[Segment], str]:
         return sorted(segments, key=lambda s: (s.begun_s, s.order)), "ordered by the clock"
     numbers = [_stated_number(s) for s in segments]
     if all(numbers):
-        found = sorted(
-            segments, key=lambda s: (number_key(_stated_number(s)), s.order)
-        )
+        found = sorted(segments, key=lambda s: (number_key(_stated_number(s)), s.order))
         return found, "ordered by the numbers in their names"
     natural = sorted(segments, key=lambda s: s.order)
     return natural, "ordered by the names of the logs, since not all rows have a time"
@@ -242,7 +240,11 @@ def _owner(part: _Part, done: Sequence[_Part], saved: frozenset[int]) -> _Part |
         current = by_number.get(current.parent or "")
     # Nothing covers it: after the end of the line rows are missing, else it is another line.
     reached = [p for p in main if float(p.segment.step[0]) <= resumed]
-    return max(reached, key=lambda p: (float(p.segment.step[-1]) >= resumed, p.segment.order)) if reached else main[-1]
+    return (
+        max(reached, key=lambda p: (float(p.segment.step[-1]) >= resumed, p.segment.order))
+        if reached
+        else main[-1]
+    )
 
 
 def _record(
@@ -395,4 +397,3 @@ def _write_rows(record: RunRecord, index: int, path: Path) -> None:
 
 def _word(value: float) -> str:
     return "NaN" if np.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-

@@ -14,7 +14,6 @@ import numpy as np
 
 from trimtab.chronicle.journal import Event
 from trimtab.chronicle.notes import NoteBook, notebook_of
-from trimtab.chronicle.numbering import number_key
 from trimtab.chronicle.settings_record import (
     Difference,
     canonical_settings,
@@ -256,15 +255,18 @@ class _Opened:
 
     @property
     def parent(self) -> str | None:
-        parent = self.data.get("parent") or (self.recorded.parent if self.recorded else None)
-        return str(parent) if parent else None
+        if "parent" in self.data:  # a record takes the attempt before for the parent
+            parent = self.data["parent"]
+            return plain(parent, limit=100) or None
+        return self.recorded.parent if self.recorded else None
 
     @property
     def parent_step(self) -> float | None:
         step = self.data.get("parent_step")
         if step is None and self.recorded is not None:
             step = self.recorded.parent_step
-        return float(step) if isinstance(step, int | float) else None
+        known = isinstance(step, int | float) and abs(step) < 1e15
+        return float(step) if known and isinstance(step, int | float) else None
 
     @property
     def trial(self) -> bool:
@@ -376,9 +378,7 @@ def _ends(events: Sequence[Event], opened: Sequence[_Opened]) -> dict[str, str]:
     return {e.attempt: "done" for e in events if e.event == "end" and e.attempt in last}
 
 
-def _environments(
-    events: Sequence[Event], opened: Sequence[_Opened]
-) -> dict[str, dict[str, str]]:
+def _environments(events: Sequence[Event], opened: Sequence[_Opened]) -> dict[str, dict[str, str]]:
     """Return the environment of each attempt: what it states, else the last one stated before."""
     found: dict[str, dict[str, str]] = {}
     current: dict[str, str] = {}
@@ -450,9 +450,7 @@ def _attempt(
         differs=differs,
         like=like,
         but=but,
-        why=why.text
-        if why
-        else plain(o.data.get("why") or (o.recorded.why if o.recorded else "")),
+        why=why.text if why else plain(o.data.get("why") or (o.recorded.why if o.recorded else "")),
         decided_by=(why.author if why else "")
         or plain(o.data.get("decided_by"), limit=80)
         or (marked_by.author if marked_by else ""),
@@ -595,9 +593,7 @@ def _outcome(
     return "worked", f"no alarm in {num_rows} rows"
 
 
-def _missing(
-    record: RunRecord | None, rows: range, o: _Opened
-) -> tuple[tuple[float, float], ...]:
+def _missing(record: RunRecord | None, rows: range, o: _Opened) -> tuple[tuple[float, float], ...]:
     """Return the ranges of steps that are not logged; never more than 20."""
     if record is None or len(rows) < 4:
         return ()
@@ -692,9 +688,7 @@ def restart_words(lineage: Lineage) -> str:
     if lineage.days is not None:
         days = lineage.days
         text += f" in {days:.0f} days" if days >= 2 else f" in {days * 24:.1f} h"
-    return (
-        f"{text}, {len(lineage.main_line)} of {len(lineage.attempts)} attempts on the main line"
-    )
+    return f"{text}, {len(lineage.main_line)} of {len(lineage.attempts)} attempts on the main line"
 
 
 def lineage_to_json(lineage: Lineage) -> dict[str, object]:

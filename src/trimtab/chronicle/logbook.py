@@ -122,6 +122,11 @@ def _title(events: Sequence[Event], record: RunRecord | None) -> str:
     end = next((e for e in reversed(events) if e.event == "end"), None)
     lines = ["# Logbook" + (f" of {md(record.source)}" if record is not None else "")]
     facts = []
+    if start is not None and start.data.get("adopted"):
+        paths = _several(start.data.get("paths"))
+        shown = ", ".join(md(p) for p in paths[:4]) + (" …" if len(paths) > 4 else "")
+        facts.append(f"adopted from {shown} on {md(start.t[:10])}")
+        events = [e for e in events if e.event in ("end",)]
     if events:
         facts.append(f"{_when(events[0])} to {_when(events[-1])} UTC")
     if end is not None:
@@ -129,9 +134,9 @@ def _title(events: Sequence[Event], record: RunRecord | None) -> str:
         facts.append(f"ended at step {number(end.data.get('final_step', end.step))}{reason}")
     elif events:
         facts.append(f"no end is recorded; last event at step {number(events[-1].step)}")
-    else:
+    elif not facts:
         facts.append("The journal holds no events.")
-    if record is not None and record.num_rows:
+    if record is not None and record.num_rows and events:
         facts.append(md(coverage_of(events, int(record.step[-1])).text()))
     facts = [fact for fact in facts if fact]
     lines.append(" · ".join(facts))

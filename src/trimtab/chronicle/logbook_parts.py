@@ -37,8 +37,19 @@ FAILURE_WORDS: Final[Mapping[str, str]] = {
     "user_error": "error of the user",
 }
 _HARDWARE = frozenset(
-    "cuda_error ecc_xid env_driver hang lost_gpu nccl_error nccl_timeout network node_launch"
-    " oom_host storage".split()
+    [
+        "cuda_error",
+        "ecc_xid",
+        "env_driver",
+        "hang",
+        "lost_gpu",
+        "nccl_error",
+        "nccl_timeout",
+        "network",
+        "node_launch",
+        "oom_host",
+        "storage",
+    ]
 )
 """Classes of failure that are the machine's."""
 _MOST_MISSING = 3
@@ -77,7 +88,9 @@ def overview(lineage: Lineage, picture: str = "") -> str:
         parts.append(f"![all attempts]({picture})")
     rows = []
     for a in lineage.attempts:
-        origin = plain(a.parent) + (f" @ {number(a.parent_step)}" if a.parent_step is not None else "")
+        origin = plain(a.parent) + (
+            f" @ {number(a.parent_step)}" if a.parent_step is not None else ""
+        )
         change = differences_text(a.differs) or ("no change" if a.kind == "control" else "")
         rows.append(
             (
@@ -86,17 +99,22 @@ def overview(lineage: Lineage, picture: str = "") -> str:
                 _steps(a.first_step, a.last_step),
                 a.begun[:10],
                 a.kind,
-                "; ".join(t for t in (change, a.why or a.label) if t),
-                _void(a, lineage) or a.outcome,
+                "; ".join(t for t in (change, a.why or _label(a)) if t),
+                _void(a) or a.outcome,
             )
         )
-    table = md_table(
-        "Attempts", ("attempt", "from", "steps", "begun", "kind", "change, reason", "outcome"), rows
-    )
+    head = ("attempt", "from", "steps", "begun", "kind", "change, reason", "outcome")
+    used = [i for i in range(len(head)) if any(row[i] for row in rows)]
+    table = md_table("Attempts", [head[i] for i in used], [[r[i] for i in used] for r in rows])
     parts.append(table)
     if any(not a.on_main_line for a in lineage.attempts):
         parts.append("† not on the main line")
     return "\n\n".join(parts)
+
+
+def _label(a: LineageAttempt) -> str:
+    """Return what its log calls an attempt, where that is more than its number."""
+    return "" if a.number in a.label else a.label
 
 
 def _tally(failures: Mapping[str, int]) -> str:
@@ -107,8 +125,7 @@ def _failure(name: str) -> str:
     return FAILURE_WORDS.get(name, name.replace("_", " "))
 
 
-def _void(a: LineageAttempt, lineage: Lineage) -> str:
-    del lineage
+def _void(a: LineageAttempt) -> str:
     return f"void: bug {', '.join(a.bugs)}" if a.bugs else ""
 
 
@@ -195,7 +212,7 @@ def attempt_outcomes(lineage: Lineage, outcome: str) -> list[str]:
         remedy = differences_text(a.differs) if a.parent else ""
         if a.outcome_by == "rows" and not remedy:
             continue
-        told = _void(a, lineage) or a.outcome_why
+        told = _void(a) or a.outcome_why
         place = f"{a.number} @ {number(a.last_step)}"
         what = remedy or a.why or a.label or a.kind
         rows.append(f"| {md(what)} | {md(place)} | {md(told) or '—'} |")

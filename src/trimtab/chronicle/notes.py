@@ -7,7 +7,7 @@ from them is void. An outcome or a mark of a person stands above what the rows s
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Final, get_args, Literal
+from typing import Final, Literal, get_args
 
 from trimtab.chronicle.journal import Event
 from trimtab.chronicle.numbering import number_key

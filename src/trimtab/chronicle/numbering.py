@@ -20,9 +20,7 @@ def number_key(number: str) -> tuple[tuple[int, str], ...]:
         >>> sorted(["12.0", "11.10", "11.9", "11.0"], key=number_key)
         ['11.0', '11.9', '11.10', '12.0']
     """
-    return tuple(
-        (int(p[:18]), "") if p.isdecimal() else (-1, p) for p in _PART.findall(number)
-    )
+    return tuple((int(p[:18]), "") if p.isdecimal() else (-1, p) for p in _PART.findall(number))
 
 
 def next_number(previous: str, taken: Collection[str], *, new_family: bool = False) -> str:

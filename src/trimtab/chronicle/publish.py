@@ -18,7 +18,9 @@ __all__ = ["Publisher"]
 
 _PATH = re.compile(r"(?<![\w:/.])(?:~|/[\w.@+~-]+)(?:/[\w.@+=,:~-]+)+/?|\b[A-Za-z]:\\[\w.\\ -]+")
 _HOME = re.compile(r"/(?:home|Users|scratch|gpfs\w*|fsx|data)/(?:users?/)?([A-Za-z][\w.-]{1,31})/")
-_ADDRESS = re.compile(r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\b|\b(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}\b")
+_ADDRESS = re.compile(
+    r"\b(?:\d{1,3}\.){3}\d{1,3}(?::\d{1,5})?\b|\b(?:[0-9a-f]{1,4}:){4,7}[0-9a-f]{1,4}\b"
+)
 _MAIL = re.compile(r"\b[\w.+-]+@[\w-]+(?:\.[\w-]+)+\b")
 _LOGIN = re.compile(r"\b([a-z_][\w.-]{1,31})@([\w.-]+)\b")
 _HOST = re.compile(
@@ -114,4 +116,3 @@ class Publisher:
         if isinstance(value, list | tuple):
             return [self._value(v, key, depth + 1) for v in value]
         return value
-

@@ -18,9 +18,9 @@ __all__ = ["Segment", "put_together", "segments_of"]
 
 _MIN_COMMON = 3
 """Rows that must agree before two stretches are taken for copies. Ours."""
-_TOLERANCE: Mapping[str, float] = {"loss": 5e-5, "grad_norm": 1e-3, "step_time_s": 5e-3}
+_TOLERANCE: Mapping[str, float] = {"loss": 5e-5, "step_time_s": 5e-3}
 """Relative difference within which a printed figure is that of the other log: text has 4 to 7
-digits, TensorBoard float32. Ours."""
+digits, TensorBoard float32. Norms are not compared: text has them times the loss scale. Ours."""
 _SHARE = 0.98
 """Share of the common rows that must agree: a repeated row may stand in one of them. Ours."""
 
@@ -126,7 +126,7 @@ def put_together(segments: Sequence[Segment]) -> tuple[list[Segment], list[str]]
                 num_copies += 1
                 here = None
             elif (prefix := _prefix(other, here)) >= _MIN_COMMON:
-                here = _without_prefix(other, here, prefix)
+                here = _without_prefix(here, prefix)
                 num_cut += 1
         if here is not None and len(here.step):
             kept.append(here)
@@ -181,7 +181,7 @@ def _prefix(a: Segment, b: Segment) -> int:
     return int(wrong[0]) if len(wrong) else len(good)
 
 
-def _without_prefix(a: Segment, b: Segment, num_rows: int) -> Segment:
+def _without_prefix(b: Segment, num_rows: int) -> Segment:
     last = float(b.step[num_rows - 1])
     return replace(
         b,

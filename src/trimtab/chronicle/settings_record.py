@@ -27,10 +27,27 @@ __all__ = [
 ]
 
 _FAMILY = frozenset(
-    """
-    hidden layers heads kv_heads head_dim ffn vocab experts topk norm activation position
-    embed_norm qk_norm attention tied_embeddings gated_ffn optimizer objective
-    """.split()
+    [
+        "hidden",
+        "layers",
+        "heads",
+        "kv_heads",
+        "head_dim",
+        "ffn",
+        "vocab",
+        "experts",
+        "topk",
+        "norm",
+        "activation",
+        "position",
+        "embed_norm",
+        "qk_norm",
+        "attention",
+        "tied_embeddings",
+        "gated_ffn",
+        "optimizer",
+        "objective",
+    ]
 )
 """Settings by which the model or the task is another: a checkpoint does not simply go on. Ours."""
 _PER_LAUNCH = re.compile(
@@ -93,9 +110,7 @@ def settings_hash(settings: Mapping[str, object]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def differences(
-    before: Mapping[str, str], after: Mapping[str, str]
-) -> tuple[Difference, ...]:
+def differences(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Difference, ...]:
     """Return what differs, by name; nothing where a side states no settings at all.
 
     Numbers that are equal count as equal. Keys that name a launch (paths, job ids) are left out.
@@ -147,6 +162,4 @@ def _value(d: Difference, value: str | None) -> str:
 
 def is_new_family(found: tuple[Difference, ...]) -> bool:
     """Whether the model or the task is another one: both sides state it, and differ."""
-    return any(
-        d.name in _FAMILY and d.before is not None and d.after is not None for d in found
-    )
+    return any(d.name in _FAMILY and d.before is not None and d.after is not None for d in found)

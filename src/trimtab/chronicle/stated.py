@@ -26,7 +26,9 @@ _NO_CONFIG = re.compile(
     r"|special_tokens|generation_config|all_results|train_results|eval_results",
     re.IGNORECASE,
 )
-_ARGUMENT = re.compile(r"^\s*(?:\[[^\]]*\]:?\s*|\d+:\s*)?([a-z][\w-]{1,60}) \.{3,} (\S.{0,300}?)\s*$")
+_ARGUMENT = re.compile(
+    r"^\s*(?:\[[^\]]*\]:?\s*|\d+:\s*)?([a-z][\w-]{1,60}) \.{3,} (\S.{0,300}?)\s*$"
+)
 _FIRST_LINES = 4_000
 _MAX_SETTINGS = 600
 _MAX_BYTES = 2_000_000
@@ -34,7 +36,13 @@ _LINES_OF_MACHINE = (
     ("hosts", re.compile(r"\b(?:SLURM_(?:JOB_)?NODELIST|nodelist)\s*[=:]\s*(\S{1,300})")),
     ("driver", re.compile(r"\bDriver Version:\s*([\d.]{3,20})")),
     ("cuda", re.compile(r"\bCUDA Version:\s*([\d.]{2,20})")),
-    ("commit", re.compile(r"\b(?:git[ _-]?(?:commit|hash|sha|rev\w*|info)\b\W{1,12}(?:git_hash=)?)([0-9a-f]{7,40})\b", re.I)),
+    (
+        "commit",
+        re.compile(
+            r"\b(?:git[ _-]?(?:commit|hash|sha|rev\w*|info)\b\W{1,12}(?:git_hash=)?)([0-9a-f]{7,40})\b",
+            re.I,
+        ),
+    ),
     ("device", re.compile(r"\b(NVIDIA [AHVBL]\d{2,3}[\w -]{0,20})\b")),
 )
 """What lines of a log say of the machine, before the first record."""
@@ -147,6 +155,9 @@ def _read(file: Path) -> tuple[Mapping[str, str], Mapping[str, str]]:
     rest = {k: v for k, v in flat.items() if k.lstrip("-").rpartition(".")[2] not in known}
     for name, value in canonical_settings(dict(list(rest.items())[:_MAX_SETTINGS])).items():
         settings.setdefault(name, value)
+    for key in ("nodes", "nnodes", "num_nodes"):  # stated, and used up by the world size
+        if key in flat and "nodes" not in settings:
+            settings["nodes"] = flat[key]
     return settings, dict(list(flat.items())[:_MAX_SETTINGS])
 
 

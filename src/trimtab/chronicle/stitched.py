@@ -11,6 +11,7 @@ import io
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -51,7 +52,15 @@ class StitchedCurve:
         """Return the rows as CSV with a head; absent values are empty, NaN and Inf are words."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
-        writer.writerow(["attempt", "step", *([] if self.along == "step" else [self.along]), "live", *self.columns])
+        writer.writerow(
+            [
+                "attempt",
+                "step",
+                *([] if self.along == "step" else [self.along]),
+                "live",
+                *self.columns,
+            ]
+        )
         writer.writerows(self._rows())
         return text.getvalue()
 
@@ -216,7 +225,7 @@ def _training_seconds(
     total = 0.0  # of the live line so far
     attempts = record.attempt[rows]
     bounds = [0, *(np.flatnonzero(np.diff(attempts)) + 1).tolist(), len(rows)]
-    for begin, end in zip(bounds, bounds[1:], strict=False):
+    for begin, end in pairwise(bounds):
         if begin == end:
             continue
         own = rows[begin:end]
@@ -249,7 +258,9 @@ def _seconds_per_row(
     spans = np.concatenate([[usual], gaps])
     if times is not None and (at := times.finite_rows(own)).size:
         middle = float(np.median(times.values[at]))
-        each = np.where(np.isfinite(times.values[own]) & times.present[own], times.values[own], middle)
+        each = np.where(
+            np.isfinite(times.values[own]) & times.present[own], times.values[own], middle
+        )
         return np.asarray(each * spans)
     if wall is not None and wall.present[own].sum() > 1:
         clock = np.interp(own, own[wall.present[own]], wall.values[own][wall.present[own]])

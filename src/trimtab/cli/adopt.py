@@ -5,7 +5,6 @@ from pathlib import Path
 
 from trimtab.analysis.assemble import make_account
 from trimtab.chronicle.adopt import Adopted, adopt, incident_events, write_run
-from trimtab.chronicle.journal import Event
 from trimtab.chronicle.lineage import Lineage, lineage_of, lineage_to_json, restart_words
 from trimtab.chronicle.settings_record import differences_text
 from trimtab.cli.output import print_json, tell, tell_error
@@ -44,11 +43,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge, print or write."""
     found = adopt(arguments.paths)
-    incidents: tuple[Event, ...] = ()
+    told = []
     if not arguments.no_incidents:
         account = make_account(found.record, self_test=False)
         told = [ia.incident for ia in account.incidents if ia.incident.severity != "info"]
-        incidents = incident_events(told, found.events[0].t)
+    incidents = incident_events(told, found.events[0].t)
     lineage = lineage_of((*found.events, *incidents), found.record)
     if arguments.out is not None:
         write_run(found, incidents, arguments.out)

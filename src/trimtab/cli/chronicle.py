@@ -1,6 +1,7 @@
 """`trimtab chronicle RUN`: the logbook of a run, as Markdown, a page or JSON; its curve as data."""
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -14,10 +15,11 @@ from trimtab.chronicle.settings_record import differences
 from trimtab.chronicle.stitched import AXES, stitched, write_curve
 from trimtab.cli.output import print_json, tell, tell_error, write_file
 from trimtab.errors import ConfigError, ReadError
+from trimtab.masking import masked
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
 from trimtab.report.logbook_page import attempt_pictures, render_logbook_page
-from trimtab.text import plain
+from trimtab.text import finite_json, plain
 
 __all__ = ["add", "run"]
 
@@ -57,7 +59,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--out",
         metavar="FILE",
         type=Path,
-        help="write it there instead of printing it; Markdown has its pictures beside it then",
+        help="write it there instead of printing it",
+    )
+    parser.add_argument(
+        "--pictures",
+        action="store_true",
+        help="with Markdown and --out: pictures of the loss in FILE-pictures/ (a page has them)",
     )
     parser.add_argument(
         "--diff", metavar=("A", "B"), nargs=2, help="print how the settings of two attempts differ"
@@ -98,7 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
     elif arguments.curve is not None:
         tell(_write_curve(arguments, record, lineage, unread))
     elif arguments.json or arguments.format == "json":
-        _print_json(arguments, events, num_torn, lineage)
+        document = _document(arguments, events, num_torn, lineage)
+        if arguments.out is None or arguments.json:
+            print_json(document)
+        else:
+            write_file(arguments.out, json.dumps(finite_json(masked(document)), indent=1) + "\n")
         return 0
     else:
         _logbook(arguments, directory, events, record, lineage)
@@ -117,22 +128,19 @@ def _record(directory: RunDirectory) -> tuple[RunRecord | None, str]:
         return None, f"{error}; the logbook is written without what the samples show"
 
 
-def _print_json(
+def _document(
     arguments: argparse.Namespace, events: Sequence[Event], num_torn: int, lineage: Lineage
-) -> None:
+) -> dict[str, object]:
     told = [
-        {"t": e.t, "event": e.event, "attempt": e.attempt, "step": e.step, **e.data}
-        for e in events
+        {"t": e.t, "event": e.event, "attempt": e.attempt, "step": e.step, **e.data} for e in events
     ]
-    print_json(
-        {
-            "schema": 1,
-            "path": None if arguments.publish else str(arguments.run_directory),
-            "torn_lines": num_torn,
-            "events": told,
-            "lineage": lineage_to_json(lineage),
-        }
-    )
+    return {
+        "schema": 1,
+        "path": None if arguments.publish else str(arguments.run_directory),
+        "torn_lines": num_torn,
+        "events": told,
+        "lineage": lineage_to_json(lineage),
+    }
 
 
 def _logbook(
@@ -144,7 +152,8 @@ def _logbook(
 ) -> None:
     folder = directory.root if arguments.out is None else arguments.out.parent
     files = "" if arguments.publish else _links(directory, arguments, folder)
-    drawn = attempt_pictures(record, lineage) if record is not None else {}
+    wanted = arguments.format == "html" or (arguments.pictures and arguments.out is not None)
+    drawn = attempt_pictures(record, lineage) if record is not None and wanted else {}
     if arguments.format == "html":
         text = render_logbook(
             events,
@@ -155,7 +164,7 @@ def _logbook(
         )
         text = render_logbook_page(text, drawn, root=directory.root)
     else:
-        shown = _beside(arguments.out, drawn) if arguments.out is not None else {}
+        shown = _beside(arguments.out, drawn) if drawn else {}
         text = render_logbook(events, record, files=files, lineage=lineage, pictures=shown)
     if arguments.out is None:
         tell(text)
@@ -208,9 +217,7 @@ def _diff(lineage: Lineage, one: str, other: str) -> str:
     if not found:
         return f"{head}\nthe same settings"
     width = max(len(d.name) for d in found)
-    lines = [
-        f"{plain(d.name):<{width}}  {_side(d.before)} → {_side(d.after)}" for d in found
-    ]
+    lines = [f"{plain(d.name):<{width}}  {_side(d.before)} → {_side(d.after)}" for d in found]
     return "\n".join([head, *lines])
 
 

@@ -69,7 +69,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("--mark", choices=MARKS, help="what the attempt is")
     parser.add_argument(
-        "--crash", choices=CRASH_CLASSES, metavar="CLASS", help="TEXT reports a failure of this class"
+        "--crash",
+        choices=CRASH_CLASSES,
+        metavar="CLASS",
+        help="TEXT reports a failure of this class",
     )
     parser.add_argument(
         "--result",

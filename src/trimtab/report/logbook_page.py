@@ -20,7 +20,15 @@ from trimtab.record import RunRecord, axis_word
 from trimtab.report.downsample import extreme_rows
 from trimtab.report.html import source_hash, static_text
 from trimtab.report.panels import Panel, Stretch
-from trimtab.report.picture import LEFT, NUM_COLOURS, RIGHT, PixelScale, axis_svg, curve_svg, pixels_of
+from trimtab.report.picture import (
+    LEFT,
+    NUM_COLOURS,
+    RIGHT,
+    PixelScale,
+    axis_svg,
+    curve_svg,
+    pixels_of,
+)
 from trimtab.text import number
 
 __all__ = ["attempt_pictures", "markdown_html", "render_logbook_page"]
@@ -133,7 +141,8 @@ def _table(lines: Sequence[str], pictures: Mapping[str, str], root: Path) -> str
     rows = [re.split(r"(?<!\\) ?\| ?", line.strip())[1:-1] for line in lines]
     head = "".join(f"<th>{_inline(c, pictures, root)}</th>" for c in rows[0])
     body = "".join(
-        "<tr>" + "".join(f"<td>{_cell(c, i, rows[0], pictures, root)}</td>" for i, c in enumerate(r))
+        "<tr>"
+        + "".join(f"<td>{_cell(c, i, rows[0], pictures, root)}</td>" for i, c in enumerate(r))
         + "</tr>"
         for r in rows[2:]
     )
@@ -173,7 +182,7 @@ def _inline(text: str, pictures: Mapping[str, str], root: Path) -> str:
 
 
 def _unescaped(text: str) -> str:
-    return re.sub(r"\\([^\w\s])", r"\1", text).replace("&amp;", "&")
+    return re.sub(r"\\([^A-Za-z0-9\s])", r"\1", text).replace("&amp;", "&")
 
 
 def _link(label: str, address: str) -> str:
@@ -248,7 +257,8 @@ def _panel(stretches: Sequence[Stretch]) -> Panel:
         Stretch(attempt=s.attempt, live=s.live, trial=s.trial, x=s.x, y=np.minimum(s.y, top))
         for s in stretches
     )
-    return Panel(name="loss", title="loss", unit="", scale="linear", stretches=shown)
+    cut = f"values above {number(top)} stand at the edge" if float(y.max()) > top else ""
+    return Panel(name="loss", title="loss", unit="", scale="linear", stretches=shown, note=cut)
 
 
 def _all(
@@ -327,9 +337,7 @@ def _one(
     limits = _limits([*own, *before])
     title = f"loss of {a.number}" + (f", {a.parent} faint" if before else "")
     # Rows that the attempt gave up are its own story here: not faint.
-    shown = [
-        Stretch(attempt=s.attempt, live=True, trial=not s.live, x=s.x, y=s.y) for s in own
-    ]
+    shown = [Stretch(attempt=s.attempt, live=True, trial=not s.live, x=s.x, y=s.y) for s in own]
     body = _frame(_panel([*shown, *before]), limits, 22.0, 120.0, title)
     axis = axis_svg(limits, 152.0, _WIDTH, axis_word(record))
     return _svg(body + axis, 182.0, title)
@@ -341,12 +349,12 @@ def _limits(stretches: Sequence[Stretch]) -> tuple[float, float]:
     return (low, high) if high > low else (low, low + 1)
 
 
-def _frame(
-    panel: Panel, limits: tuple[float, float], top: float, height: float, title: str
-) -> str:
+def _frame(panel: Panel, limits: tuple[float, float], top: float, height: float, title: str) -> str:
     scale = PixelScale(panel, top, height)
     parts = [
         f'<text class="title" x="{LEFT}" y="{top - 8}">{escape(title)}</text>',
+        f'<text class="unit" x="{_WIDTH - RIGHT}" y="{top - 8}" text-anchor="end">'
+        f"{escape(panel.note)}</text>",
         f'<rect class="plot" x="{LEFT}" y="{top}" width="{_WIDTH - LEFT - RIGHT}"'
         f' height="{height}"/>',
     ]
