@@ -25,8 +25,8 @@ from trimtab.record import Attempt, RunRecord
 from trimtab.text import number, plain, words
 
 __all__ = [
+    "AttemptIncident",
     "AttemptKind",
-    "Episode",
     "Lineage",
     "LineageAttempt",
     "Outcome",
@@ -66,7 +66,7 @@ _ENVIRONMENT = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Episode:
+class AttemptIncident:
     """One incident of the journal."""
 
     attempt: str
@@ -171,7 +171,7 @@ class Lineage:
     """The attempts of a run in the order of time."""
 
     attempts: tuple[LineageAttempt, ...]
-    episodes: tuple[Episode, ...]
+    episodes: tuple[AttemptIncident, ...]
     notes: NoteBook
     main_line: tuple[str, ...]
     """Attempts that lead to the last one, the oldest first."""
@@ -334,9 +334,9 @@ def _kept_until(opened: Sequence[_Opened], chain: Sequence[str]) -> dict[str, fl
     return kept
 
 
-def _episodes(events: Sequence[Event]) -> list[Episode]:
+def _episodes(events: Sequence[Event]) -> list[AttemptIncident]:
     """Return each incident once, with its last headline and whether it is over."""
-    found: dict[tuple[str, str, float], Episode] = {}
+    found: dict[tuple[str, str, float], AttemptIncident] = {}
     for event in events:
         d = event.data
         onset = d.get("onset")
@@ -346,7 +346,7 @@ def _episodes(events: Sequence[Event]) -> list[Episode]:
         end = d.get("end")
         closed = d.get("state") == "closed" or isinstance(end, int | float)
         before = found.get(key)
-        found[key] = Episode(
+        found[key] = AttemptIncident(
             attempt=event.attempt,
             kind=key[1],
             severity=plain(d.get("severity")) or (before.severity if before else ""),
@@ -399,7 +399,7 @@ def _attempt(
     record: RunRecord | None,
     before: Mapping[str, LineageAttempt],
     book: NoteBook,
-    episodes: Sequence[Episode],
+    episodes: Sequence[AttemptIncident],
     troubled: bool,
     kept_until: float | None,
     guard: tuple[Outcome, str] | None,
@@ -563,7 +563,7 @@ def _iso(seconds: float) -> str:
 
 def _outcome(
     o: _Opened,
-    episodes: Sequence[Episode],
+    episodes: Sequence[AttemptIncident],
     kept_until: float | None,
     num_rows: int,
     mark: str,
@@ -629,7 +629,7 @@ def _failures(
 
 
 def _lost(
-    attempts: Sequence[LineageAttempt], episodes: Sequence[Episode]
+    attempts: Sequence[LineageAttempt], episodes: Sequence[AttemptIncident]
 ) -> tuple[tuple[str, int, float, float | None], ...]:
     """Return the steps that are not on the main line, by what ended their attempt."""
     sums: dict[str, list[tuple[float, float | None]]] = {}
@@ -644,7 +644,7 @@ def _lost(
     return tuple(sorted(found, key=lambda f: -f[2]))
 
 
-def _cause_of_loss(a: LineageAttempt, episodes: Sequence[Episode]) -> str:
+def _cause_of_loss(a: LineageAttempt, episodes: Sequence[AttemptIncident]) -> str:
     if a.kind in ("trial", "ablation"):
         return a.kind
     if a.ended_by:

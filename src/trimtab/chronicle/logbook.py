@@ -40,6 +40,9 @@ from trimtab.text import (
 
 __all__ = ["event_lines", "render_logbook"]
 
+_MOST_MOVED = 8
+"""Files of a rollback that a line names; the record of the rollback has all."""
+
 
 @dataclass
 class _Chapter:
@@ -287,7 +290,7 @@ def event_lines(event: Event) -> Iterator[str]:
     elif event.event in ("restart", "gave-up", "hang"):
         failure = f" after {md(words(d['class']))}" if d.get("class") else ""
         yield f"{at} {md(words(event.event))}{failure}" + _because(d.get("why"))
-    elif event.event in ("rollback", "undo"):
+    elif event.event == "rollback":
         yield from _surgery(at, event)
 
 
@@ -409,14 +412,23 @@ def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
 def _surgery(at: str, event: Event) -> Iterator[str]:
     """Yield what `trimtab rollback` did to the folders of a run."""
     d = event.data
-    to = d.get("to_step", d.get("step", event.step))
-    deed = "rollback taken back" if event.event == "undo" or d.get("undo") else "rolled back"
-    yield f"{at} {deed} to {md(number(to))}" + _because(d.get("why"))
-    for key in ("moved", "pointers", "archive", "removed", "warnings"):
-        told = d.get(key)
-        if isinstance(told, Mapping):
-            yield f"  - {md(words(key))}: {md(values_text(told))}"
-        elif told:
-            shown = [md(plain(x, limit=200)) for x in _several(told)]
-            more = f" and {len(shown) - 12} more" if len(shown) > 12 else ""
-            yield f"  - {md(words(key))}: {', '.join(shown[:12])}{more}"
+    back = f" from {md(number(d['from_step']))}" if is_number(d.get("from_step")) else ""
+    undone = str(d.get("state", "")).startswith("und")
+    deed = "rollback taken back: it went" if undone else "rolled back"
+    by = f" by {md(d['by'])}" if d.get("by") else ""
+    to = md(number(d.get("to_step", event.step)))
+    yield f"{at} {deed}{back} to {to}{by}" + _because(d.get("why"))
+    moved = [m for m in _several(d.get("moved")) if isinstance(m, Mapping)]
+    if moved:
+        names = [md(plain(m.get("from"), limit=120)) for m in moved[:_MOST_MOVED]]
+        more = f" and {len(moved) - _MOST_MOVED} more" if len(moved) > _MOST_MOVED else ""
+        yield f"  - moved aside: {', '.join(names)}{more}"
+    for pointer in _several(d.get("pointers")):
+        if isinstance(pointer, Mapping):
+            yield f"  - {md(pointer.get('path'))} reads {md(pointer.get('told'))}"
+    for key, said in (("archive", "events archived in"), ("commit", "committed as")):
+        if d.get(key):
+            yield f"  - {said} {md(d[key])}"
+    cut = [md(plain(x, limit=120)) for x in _several(d.get("logs_cut"))]
+    if cut:
+        yield f"  - events after it left: {', '.join(cut[:_MOST_MOVED])}"

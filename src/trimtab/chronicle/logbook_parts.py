@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from trimtab.chronicle.lineage import Lineage, LineageAttempt, restart_words
 from trimtab.chronicle.markdown import md, md_table
-from trimtab.chronicle.notes import Bug, Hypothesis, Note
+from trimtab.chronicle.notes import Bug, Note, NotedHypothesis
 from trimtab.chronicle.settings_record import differences_text
 from trimtab.text import number, plain, values_text, words
 
@@ -265,7 +265,7 @@ def _affected(bug: Bug, lineage: Lineage) -> str:
     return ", ".join(a.number for a in lineage.attempts if bug.name in a.bugs)
 
 
-def _history(thing: Hypothesis | Bug) -> str:
+def _history(thing: NotedHypothesis | Bug) -> str:
     return "; ".join(_said(n) for n in thing.history)
 
 

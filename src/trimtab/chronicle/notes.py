@@ -18,9 +18,9 @@ __all__ = [
     "OUTCOMES",
     "STATUSES",
     "Bug",
-    "Hypothesis",
     "Note",
     "NoteBook",
+    "NotedHypothesis",
     "attempts_in",
     "notebook_of",
 ]
@@ -51,7 +51,7 @@ class Note:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hypothesis:
+class NotedHypothesis:
     """A guess at a cause, and what became of it."""
 
     name: str
@@ -79,7 +79,7 @@ class NoteBook:
 
     notes: list[Note] = field(default_factory=list)
     """Notes that are nothing else."""
-    hypotheses: dict[str, Hypothesis] = field(default_factory=dict)
+    hypotheses: dict[str, NotedHypothesis] = field(default_factory=dict)
     bugs: dict[str, Bug] = field(default_factory=dict)
     solutions: list[Note] = field(default_factory=list)
     outcomes: dict[str, tuple[str, Note]] = field(default_factory=dict)
@@ -142,7 +142,7 @@ def _take(book: NoteBook, event: Event) -> None:
     if name:
         before = book.hypotheses.get(name)
         history = (*(before.history if before else ()), note)
-        book.hypotheses[name] = Hypothesis(name=name, history=history)
+        book.hypotheses[name] = NotedHypothesis(name=name, history=history)
         plain_note = False
     name = plain(d.get("bug"), limit=80)
     if name:

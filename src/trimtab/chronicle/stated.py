@@ -103,7 +103,7 @@ def _near(path: Path, root: Path) -> Iterator[Path]:
         here = [f for f in here if f != path and not _NO_CONFIG.search(f.name)]
         yield from (f for f in here if f.stem == stem)
         for inner in ("files", ".hydra", "config", "configs"):
-            if own and depth == 0:
+            if depth == 0:
                 yield from (
                     f
                     for f in _files(folder / inner)
