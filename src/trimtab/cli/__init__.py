@@ -37,6 +37,8 @@ _COMMANDS = (
     "scan",
     "rollback",
     "chronicle",
+    "adopt",
+    "note",
     "journal",
     "report",
     "lab",
