@@ -58,6 +58,9 @@ EVENTS = (
     "repair",  # `trimtab journal check --repair` mended this file: what came back, what is lost
     "dismiss",  # a person called an incident fine: kind, severity, onset, why; undo takes it back
     "end",  # the run finished
+    "hang",  # a supervisor: no new step for too long: why, silent_s, the stacks of the processes
+    "restart",  # a supervisor: class, who, why, step, checkpoint that the next attempt loads
+    "gave-up",  # a supervisor: class, who, why, line, status that it ended with
 )
 HARMLESS = ("finding", "note")
 """Events that decide nothing: a run goes on without them as it would with them."""
