@@ -44,6 +44,7 @@ def main() -> None:
         if name and step == int(at):
             happen(name, folder, step)
     (folder / "done").write_text(str(step))
+    print("training finished", flush=True)
 
 
 def load() -> int:

@@ -13,6 +13,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 
+from trimtab.crash.lines import is_finish
 from trimtab.chronicle.journal import Journal as JournalFile
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
@@ -75,6 +76,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _LAST_WORDS_S = 2.0
 """How long the rest of the output is waited for after the end of the command."""
+_FINISH_LINES = 20
 _LEFT_ALONE_S = 0.5
 """Silence from which on the section of a run is asked for."""
 _SAVING_BYTES = 1 << 20
@@ -145,8 +147,12 @@ class _Supervisor:
             make_folder(self._job.folder)
             lock = RunLock(self._job.folder)
         except (OSError, ChronicleError) as error:
-            if isinstance(error, ChronicleError) and not isinstance(error.__cause__, OSError):
-                raise
+            held = isinstance(error.__cause__, BlockingIOError) or error.__cause__ is None
+            if isinstance(error, ChronicleError) and held:
+                raise ChronicleError(
+                    f"{self._job.folder}: another supervisor or guard writes there, and one command"
+                    f" has one supervisor ({error}); wait for it, or give another --run"
+                ) from error
             self._say(f"{error}; nothing is written down, the command runs all the same")
             return None, None
         try:
@@ -185,7 +191,7 @@ class _Supervisor:
         become_subreaper()
         before = {s: signal.signal(s, self._on_signal) for s in (*_ENDING, *_PASSED_ON)}
         try:
-            if not self._take_over():
+            if self._lock is None or not self._take_over():
                 self._write("start", argv=list(self._job.argv), folder=str(self._job.folder))
                 self._carry_out(Begin())
             while self._status is None:
@@ -416,7 +422,12 @@ class _Supervisor:
             self._output.lines(), code, kernel=kernel_lines(self._started_at) if code else ()
         )
         if code is None and not ending.line:
-            ending = replace(ending, why="the command ended, and its status is not known")
+            # A command that was taken over is no child of ours: nobody can ask for its status.
+            done = any(is_finish(line) for line in self._output.lines()[-_FINISH_LINES:])
+            ending = replace(
+                ending_of((), 0 if done else None),
+                why="it says that training is complete" if done else "its status is not known",
+            )
         self._child = None
         with contextlib.suppress(OSError):
             write_holder(self._job.folder, None)
