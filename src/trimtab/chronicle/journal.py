@@ -57,6 +57,11 @@ EVENTS = (
     "owner",  # a process took the run: pid, host, owner (random)
     "repair",  # `trimtab journal check --repair` mended this file: what came back, what is lost
     "dismiss",  # a person called an incident fine: kind, severity, onset, why; undo takes it back
+    "staged",  # an action waits for a person: id, what, classes, cost_steps, undo, deadline_s
+    "answered",  # a staged action was approved, denied, decided by its deadline, or withdrawn
+    "setting-changed",  # a setting changed that nobody announced: setting, before, after
+    "expected",  # a change was announced: what, from_step, until
+    "shadow",  # what `act` would have done, and what came instead
     "end",  # the run finished
     "hang",  # a supervisor: no new step for too long: why, silent_s, the stacks of the processes
     "restart",  # a supervisor: class, who, why, step, checkpoint that the next attempt loads

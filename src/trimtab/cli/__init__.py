@@ -28,6 +28,8 @@ _COMMANDS = (
     "compare",
     "similar",
     "dismiss",
+    "approve",
+    "shadow",
     "preflight",
     "plan",
     "audit",

@@ -124,6 +124,8 @@ class Situation:
     """Whether a healthy state lies far enough before the restore point to try the same data on."""
     trial_steps: int = 0
     """Steps spent on branches for this incident."""
+    may_skip: bool = True
+    """Whether samples may be left out without asking."""
     step: int = 0
     last_action_step: int | None = None
     """Step from which the last committed action continued; None: there was none."""
@@ -302,7 +304,7 @@ def _data(s: Situation) -> Iterator[Trial]:
 
 def _cuts(s: Situation) -> Iterator[Trial]:
     # data that stood out stays skipped in the cuts: a cut alone would have to survive it
-    also = _skip_range(s) if _outliers(s) else None
+    also = _skip_range(s) if _outliers(s) and s.may_skip else None
     for factor, label in _factors(s):
         # under a rising schedule a factor would be overtaken; the rate is held instead
         limit = s.lr_now * factor if s.lr_rising else None

@@ -8,12 +8,13 @@ made, not when the run is in trouble.
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ConfigError
+from trimtab.plan.authority import AtDeadline, Authority, Permission
 from trimtab.plan.probe_names import PROBES
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER
 from trimtab.text import is_number
@@ -157,6 +158,18 @@ class Policy:
     """Most steps that may be off the final lineage, trials included, share of effective steps.
     Ours."""
 
+    authority: Mapping[str, Permission] = field(default_factory=dict)
+    """What may be done without a person: never, ask or act for each class of action, as listed in
+    `plan.authority.ACTION_CLASSES`. A class that is not named may act, as far as `mode` allows."""
+    per_day: Mapping[str, int] = field(default_factory=dict)
+    """Most actions of a class within 24 hours, count; beyond it the class is `never`. Empty: no
+    limit."""
+    ask_deadline_s: float = 3600.0
+    """How long an answer to a staged action is waited for, seconds; training goes on. Ours."""
+    at_deadline: AtDeadline = "wait"
+    """What holds for a staged action without an answer. wait: nothing is done and the request stays
+    open; never: as if denied; act: as if approved. Ours."""
+
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         if self.mode not in get_args(Mode):
@@ -200,6 +213,17 @@ class Policy:
             )
         self._check_factors()
         self._check_names()
+        _ = self.permissions  # refuses what is impossible
+
+    @property
+    def permissions(self) -> Authority:
+        """What may be done without a person, as one value that the supervisor reads, too."""
+        return Authority(
+            allowed=self.authority,
+            per_day=self.per_day,
+            ask_deadline_s=self.ask_deadline_s,
+            at_deadline=self.at_deadline,
+        )
 
     def _check_names(self) -> None:
         for name, known in (("arms", tuple(ARM_BY_ID)), ("probes_off", PROBES), ("past_runs", ())):

@@ -133,6 +133,9 @@ def assemble(setup: Setup) -> Assembled:
         )
     )
     _begin_coverage(s, parts, judged)
+    if s.is_old and (s.policy.authority or s.policy.per_day):
+        journal = s.recorder.directory.journal
+        recovery.take_up(s.ranks.agree(lambda: read_journal(journal)[0]))
     _hear_errors(s, parts, edge)
     state, store = parts.state, parts.points.store
     messages = Messages(state, store=store, recovery=recovery, edge=edge, say=say)

@@ -88,6 +88,7 @@ class Shutdown:
         self._messages.pass_on_notes()
         self._write_what_waits()
         self._parts.probes.close()
+        self._recovery.close()
         self._parts.recorder.close()
         if self._lock is not None:
             self._lock.release()

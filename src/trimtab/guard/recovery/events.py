@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
     from trimtab.incidents import Incident
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "AnswerHeard",
     "BrokenStateFound",
     "Captured",
     "ChangedByHand",
@@ -135,6 +138,17 @@ class FaultHeard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerHeard:
+    """A person answered what is staged, or its deadline is over."""
+
+    step: int
+    id: str
+    answer: str
+    """approved, denied or deadline."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The run has ended."""
 
@@ -173,6 +187,8 @@ class Standing:
     """Clipping threshold as launched."""
     low_precision: str = ""
     """fp16 or bf16 where the forward pass runs in it and can be run in another."""
+    used_today: Mapping[str, int] = field(default_factory=dict)
+    """Actions of each class that has a limit within the last 24 hours, count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +253,7 @@ Event = (
     | ChangedByHand
     | RolledBackByHand
     | FaultHeard
+    | AnswerHeard
     | RunEnded
     | Answer
 )

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, assert_never
 
 from trimtab.detectors.contract import changed
 from trimtab.diagnosis.diagnose import diagnose
-from trimtab.guard.recovery import kept_remedy, opening, trial_cycle
+from trimtab.guard.recovery import kept_remedy, opening, permission, trial_cycle
 from trimtab.guard.recovery.commands import FindIncident, Question, decision
 from trimtab.guard.recovery.events import (
     Answer,
+    AnswerHeard,
     BrokenStateFound,
     Captured,
     ChangedByHand,
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.commands import Command
     from trimtab.guard.recovery.events import Event
+    from trimtab.guard.recovery.shadow import ShadowWhy
     from trimtab.guard.recovery.state import Pending, RecoveryState
     from trimtab.guard.recovery.values import Key
 
@@ -104,9 +106,12 @@ def _update(state: RecoveryState, e: Event) -> Result:
         case RolledBackByHand():
             effects = state.effects.forget_changes()
             state = replace(state, verification=None, effects=effects)
-            return trial_cycle.forget_findings(state), ()
+            state, commands = permission.withdraw(state, "rolled back by hand", e.step)
+            return trial_cycle.forget_findings(state), commands
         case FaultHeard():
             return trial_cycle.break_off(state, e)
+        case AnswerHeard():
+            return permission.answered(state, e)
         case RunEnded():
             return _end(state, e)
         case _:
@@ -240,10 +245,43 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
             state, e.loss, alarmed=alarmed, step=e.step, failures=e.failures
         )
         commands += more
+    why_idle = _why_idle(state)
+    if state.chief and (e.findings or state.shadow.watched or why_idle != state.shadow.why):
+        state, more = _shadow(state, e, why_idle)
+        commands += more
+    if state.request is not None:
+        why = permission.recovered_meanwhile(state, e)
+        if why:
+            state, more = permission.withdraw(state, why, e.step)
+            commands += more
+        return state, tuple(commands)
     if policy.mode != "observe" and opening.is_troubled(state, e):
         state, more = opening.look_up(state, e)
         commands += more
     return state, tuple(commands)
+
+
+def _why_idle(state: RecoveryState) -> ShadowWhy | None:
+    """Return why nothing is done to the run whatever happens; None where something may be."""
+    mode = state.policy.mode
+    if mode != "act":
+        return mode
+    if state.request is not None:
+        return "ask"
+    return "paused" if state.advising_only else None
+
+
+def _shadow(state: RecoveryState, e: StepDone, why: ShadowWhy | None) -> Result:
+    """Write down what `act` would do now, and what came of what it would have done."""
+    # alarms that opened while something could be done are followed from here on, too
+    new = why is not None and why != state.shadow.why
+    shadow, ended = state.shadow.take_in(state.open.values() if new else e.findings, e.step)
+    if why is None:  # what was denied is followed to its end
+        return replace(state, shadow=shadow.only_begun()), ended
+    shadow, begun = replace(shadow, why=why).look(
+        state.policy, e.step, why=why, is_trouble=lambda f: opening.has_lasted(state, e, f)
+    )
+    return replace(state, shadow=shadow), (*ended, *begun)
 
 
 # -- the end --------------------------------------------------------------------------------
@@ -263,4 +301,6 @@ def _end(state: RecoveryState, e: RunEnded) -> Result:
 def _conclude_all(state: RecoveryState, e: RunEnded) -> Result:
     state, commands = kept_remedy.conclude(state, e.step, e.failures)
     effects, entries = state.effects.finish(e.step)
-    return replace(state, effects=effects), (*commands, *entries)
+    shadow, ended = state.shadow.end("lasted to the end", e.step)
+    state = replace(state, effects=effects, shadow=shadow)
+    return state, (*commands, *entries, *ended)
