@@ -6,7 +6,8 @@ from pathlib import Path
 
 from trimtab.errors import ConfigError
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
-from trimtab.supervise.settings import SuperviseSettings, read_settings
+from trimtab.plan.policy import Policy
+from trimtab.supervise.settings import SuperviseSettings, read_policy, read_settings
 from trimtab.supervise.supervisor import Job, supervise
 
 __all__ = ["add", "run"]
@@ -37,7 +38,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help=f"the supervisor's own folder: journal, copy of the output ({_DEFAULT_FOLDER})",
     )
     parser.add_argument(
-        "--policy", metavar="FILE", type=Path, help="TOML with a table [supervise]"
+        "--policy", metavar="FILE", type=Path, help="TOML with the tables [supervise] and [policy]"
     )
     parser.add_argument(
         "--hang-after",
@@ -80,9 +81,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(
             "supervise: no command; give it after --: trimtab supervise -- python train.py"
         )
-    settings = SuperviseSettings()
+    settings, policy = SuperviseSettings(), Policy()
     if arguments.policy is not None:
         settings = read_settings(arguments.policy)
+        policy = read_policy(arguments.policy)
     if arguments.hang_after is not None:
         settings = replace(settings, hang_after_s=arguments.hang_after)
     job = Job(
@@ -95,4 +97,4 @@ def run(arguments: argparse.Namespace) -> int:
     command = () if arguments.alert is None else parse_command(arguments.alert)
     url = "" if arguments.webhook is None else parse_url(arguments.webhook)
     with Alarm(command=command, url=url) as alarm:
-        return supervise(job, settings, alarm=alarm if command or url else None)
+        return supervise(job, settings, policy=policy, alarm=alarm if command or url else None)

@@ -35,6 +35,8 @@ class Pace:
     since: float = 0.0
     """When it came."""
     first_step: float = 0.0
+    last_stride: float = 1.0
+    """Steps from row to row."""
     gaps: tuple[float, ...] = ()
     """The last times between rows, seconds."""
     long: tuple[tuple[float, float], ...] = ()
@@ -48,7 +50,7 @@ class Pace:
             return replace(self, step=step, since=at, first_step=step)
         gap = at - self.since
         usual = self.median_s
-        new = replace(self, step=step, since=at)
+        new = replace(self, step=step, since=at, last_stride=max(step - self.step, 1.0))
         if usual is not None and gap > MEDIAN_FACTOR * usual + 1.0:
             return replace(new, long=(*self.long, (self.step, gap))[-_KEPT_LONG:])
         return replace(new, gaps=(*self.gaps, gap)[-_KEPT:])

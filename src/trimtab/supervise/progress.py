@@ -38,6 +38,10 @@ class Seen:
     """On the log's axis; the number of rows seen where it has none."""
     position: float
     """The same, or the epoch where the log counts nothing else that outlives a restart."""
+    rate: float | None = None
+    """The learning rate, where the log has it."""
+    counted: bool = False
+    """Whether the step is a count of rows."""
 
 
 class OutputProgress:
@@ -153,8 +157,11 @@ def _rows(record: RunRecord) -> list[tuple[float, ...]]:
 
 def _seen(record: RunRecord, num_rows: int) -> Seen:
     last = float(record.step[-1])
+    column = record.columns.get("lr")
+    rates = column.logged()[-1:] if column is not None else ()
+    rate = float(rates[0]) if len(rates) and np.isfinite(rates[0]) else None
     if record.axis == "step":
-        return Seen(step=last, position=last)
+        return Seen(step=last, position=last, rate=rate)
     epoch = record.columns.get("epoch")
     if record.axis == "epoch":
         at = last
@@ -162,7 +169,7 @@ def _seen(record: RunRecord, num_rows: int) -> Seen:
         at = float(epoch.values[-1])
     else:
         at = float(num_rows)
-    return Seen(step=float(num_rows), position=at)
+    return Seen(step=float(num_rows), position=at, rate=rate, counted=True)
 
 
 def _signature(path: Path) -> object:

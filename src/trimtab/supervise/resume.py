@@ -12,7 +12,7 @@ from pathlib import Path
 from trimtab.checkpoints.layouts import find_checkpoints
 from trimtab.errors import ConfigError, ReadError
 
-__all__ = ["Framework", "Restore", "checkpoint_folder", "find_framework", "newest", "resumed"]
+__all__ = ["Framework", "Restore", "checkpoint_folder", "find_framework", "newest", "rate_of", "resumed", "with_flag", "with_rate"]
 
 
 _MAX_FILES = 4096
@@ -27,6 +27,9 @@ class Framework:
     marks: tuple[str, ...]
     folders: tuple[str, ...]
     flags: Mapping[str, str]
+    rate: tuple[str, ...]
+    """Flags that may name the learning rate; the first in the command counts."""
+    with_rate: tuple[str, ...]
     style: str
 
 
@@ -49,6 +52,8 @@ def _frameworks() -> tuple[Framework, ...]:
             marks=tuple(row["marks"]),
             folders=tuple(row["folders"]),
             flags=row["flags"],
+            rate=tuple(row["rate"].split("|")),
+            with_rate=tuple(row["with_rate"]),
             style=row["style"],
         )
         for row in tomllib.loads(text)["framework"]
@@ -79,10 +84,7 @@ def checkpoint_folder(argv: Sequence[str], framework: Framework | None) -> Path 
     Without a known framework it is the first word that names a folder with checkpoints.
     """
     for flag in framework.folders if framework is not None else ():
-        at = _find(argv, flag)
-        if at is None:
-            continue
-        value = argv[at].partition("=")[2] if "=" in argv[at] else "".join(argv[at + 1 : at + 2])
+        value = _value(argv, flag)
         if value:
             return Path(value)
     for word in argv[1:]:
@@ -156,6 +158,35 @@ def resumed(
     return tuple(argv)
 
 
+def rate_of(argv: Sequence[str], framework: Framework | None) -> tuple[str, float] | None:
+    """Return the flag of the learning rate and its value, as a command names them."""
+    for flag in framework.rate if framework is not None else ():
+        try:
+            value = float(_value(argv, flag))
+        except ValueError:
+            continue
+        if value > 0:
+            return flag, value
+    return None
+
+
+def with_rate(
+    argv: Sequence[str], framework: Framework | None, factor: float
+) -> tuple[str, ...]:
+    """Return a command with another learning rate, and with what makes a trainer obey it.
+
+    Example:
+        >>> megatron = find_framework(("pretrain_gpt.py",))
+        >>> with_rate(("pretrain_gpt.py", "--lr", "1e-3"), megatron, 0.5)
+        ('pretrain_gpt.py', '--lr', '0.0005', '--override-opt_param-scheduler')
+    """
+    found = rate_of(argv, framework)
+    if framework is None or found is None:
+        return tuple(argv)
+    words = with_flag(argv, found[0], f"{found[1] * factor:.6g}", framework.style)
+    return (*words, *(flag for flag in framework.with_rate if flag not in words))
+
+
 def with_flag(argv: Sequence[str], flag: str, value: str, style: str) -> tuple[str, ...]:
     """Return a command in which a flag has a value: the last one wins where it is repeated.
 
@@ -174,6 +205,14 @@ def with_flag(argv: Sequence[str], flag: str, value: str, style: str) -> tuple[s
     else:
         words[at + 1 : at + 2] = [value]
     return tuple(words)
+
+
+def _value(argv: Sequence[str], flag: str) -> str:
+    """Return the value of a flag; empty where it is not given."""
+    at = _find(argv, flag)
+    if at is None:
+        return ""
+    return argv[at].partition("=")[2] if "=" in argv[at] else "".join(argv[at + 1 : at + 2])
 
 
 def _find(argv: Sequence[str], flag: str) -> int | None:

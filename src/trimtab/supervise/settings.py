@@ -8,9 +8,10 @@ from pathlib import Path
 
 from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ConfigError
+from trimtab.plan.policy import Policy
 from trimtab.text import is_number
 
-__all__ = ["SECTIONS", "SuperviseSettings", "read_settings"]
+__all__ = ["SECTIONS", "SuperviseSettings", "read_policy", "read_settings"]
 
 SECTIONS = ("compile", "evaluation", "saving")
 """Parts of a run that may take long without a step."""
@@ -123,14 +124,7 @@ def read_settings(path: Path) -> SuperviseSettings:
     Raises:
         ConfigError: The file cannot be read, is not TOML, or says something impossible.
     """
-    try:
-        document = read_toml_text(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({error.strerror}); give a TOML file"
-        ) from error
-    except ValueError as error:
-        raise ConfigError(f"{path}: is not TOML ({error})") from error
+    document = _document(path)
     table = document.get("supervise", {})
     if not isinstance(table, dict):
         raise ConfigError(f"{path}: 'supervise' is {table!r}, expected a table: [supervise]")
@@ -151,3 +145,21 @@ def read_settings(path: Path) -> SuperviseSettings:
         return SuperviseSettings(**values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def read_policy(path: Path) -> Policy:
+    """Return what the table `[policy]` of the same file says; the default where it has none.
+
+    Raises:
+        ConfigError: As for `read_settings`.
+    """
+    return Policy.from_toml(path) if "policy" in _document(path) else Policy()
+
+
+def _document(path: Path) -> dict[str, object]:
+    try:
+        return read_toml_text(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a TOML file") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not TOML ({error})") from error

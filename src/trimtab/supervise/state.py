@@ -20,6 +20,8 @@ __all__ = [
     "Journal",
     "Numeric",
     "Phase",
+    "Proof",
+    "PutBack",
     "Row",
     "SetAside",
     "State",
@@ -28,6 +30,18 @@ __all__ = [
 ]
 
 Phase = Literal["idle", "running", "stopping", "waiting", "done"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What the first rows of a changed start must show."""
+
+    after: int | None
+    """Step of the checkpoint: the first row comes after it, and soon; None: not asked."""
+    within: float
+    """How many steps after it at most."""
+    rate_most: float | None
+    """The rate must be at most this; None: not asked."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,11 +74,19 @@ class State:
     """Why the command is being stopped by the supervisor; None: it is not."""
     asked: int = 0
     """Signal by which a person or a scheduler ends it; 0: none."""
-    flags: Mapping[str, str] = field(default_factory=dict)
-    """Changed flags of the command, in force from the next start."""
+    before: float | None = None
+    """First sign of a numeric fault: what is loaded lies before it; None: there was none."""
+    rate_factor: float = 1.0
+    """What the learning rate of the command is multiplied with, from the next start."""
+    rate: float | None = None
+    """The learning rate of the newest row, where the log has it."""
+    proof: Proof | None = None
+    """What the first row has to show; None: nothing, or it did."""
     resume_at: float = 0.0
     """When the next start is due."""
     numeric_restarts: int = 0
+    unproven: bool = False
+    """Whether a changed start did not show the change: the run is stopped for a person."""
 
 
 # -- what happens --------------------------------------------------------------------------------
@@ -86,6 +108,10 @@ class Row:
     step: float
     position: float
     """Where the run stands on an axis that a restart does not begin anew."""
+    rate: float | None = None
+    """The learning rate in force, where the log has it."""
+    counted: bool = False
+    """Whether the step is a count of rows, since the log names none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +131,8 @@ class Ended:
 
     at: float
     ending: Ending
+    numeric: "Numeric | None" = None
+    """The answer to its numbers, where they ended it and the policy allows to act."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,9 +151,8 @@ class Numeric:
 
     at: float
     ending: Ending
-    onset: float
-    refused: tuple[str, ...] = ()
-    flags: Mapping[str, str] = field(default_factory=dict)
+    before: float
+    rate_factor: float
 
 
 Event = Begun | Row | Tick | Ended | Asked | Numeric
@@ -156,9 +183,12 @@ class Forward:
 
 @dataclass(frozen=True, kw_only=True)
 class SetAside:
-    """Move checkpoints that must not be loaded out of the way."""
+    """Move checkpoints that must not be loaded out of the way, to be brought back by an undo."""
 
-    paths: tuple[str, ...]
+
+@dataclass(frozen=True, kw_only=True)
+class PutBack:
+    """Bring back what was moved aside last."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,4 +214,4 @@ class Finish:
     status: int
 
 
-Command = Begin | Stop | Forward | SetAside | Journal | Alert | Finish
+Command = Begin | Stop | Forward | SetAside | Journal | PutBack | Alert | Finish

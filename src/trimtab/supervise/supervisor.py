@@ -14,6 +14,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 
 from trimtab.crash.lines import is_finish
+from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.journal import Journal as JournalFile
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
@@ -21,9 +22,11 @@ from trimtab.durable import make_folder
 from trimtab.errors import ChronicleError, ConfigError
 from trimtab.masking import masked_text
 from trimtab.monitor.notifier import Alarm
+from trimtab.plan.policy import Policy
 from trimtab.supervise.ending import Ending, ending_of
 from trimtab.supervise.holder import Holder, boot_id, orphan, read_holder, write_holder
 from trimtab.supervise.kernel_log import kernel_lines
+from trimtab.supervise.numeric import Judged, NumberJudge, NumericAnswer, answer_numbers
 from trimtab.supervise.processes import (
     Child,
     adopt,
@@ -43,6 +46,7 @@ from trimtab.supervise.resume import (
     newest,
     resumed,
     with_flag,
+    with_rate,
 )
 from trimtab.supervise.settings import SuperviseSettings
 from trimtab.supervise.stacks import odd_ones, take_stacks
@@ -57,6 +61,8 @@ from trimtab.supervise.state import (
     Finish,
     Forward,
     Journal,
+    Numeric,
+    PutBack,
     Row,
     SetAside,
     State,
@@ -99,12 +105,21 @@ class Job:
     """What to do with a command that a killed supervisor left: `adopt` or `terminate`."""
 
 
-def supervise(job: Job, settings: SuperviseSettings, *, alarm: Alarm | None = None) -> int:
+def supervise(
+    job: Job,
+    settings: SuperviseSettings,
+    *,
+    policy: Policy | None = None,
+    alarm: Alarm | None = None,
+) -> int:
     """Run a command until it is done, or no restart can help.
 
     Args:
         job: What to run.
         settings: Limits.
+        policy: What may be done about broken numbers: with mode `act` the run is stopped, goes back
+            to a checkpoint before the first sign and has its rate cut, as far as the authority
+            allows; else a person is told.
         alarm: Where to send what a person must know; None: stderr alone.
 
     Returns:
@@ -115,14 +130,16 @@ def supervise(job: Job, settings: SuperviseSettings, *, alarm: Alarm | None = No
         ChronicleError: Another supervisor holds the folder.
         ConfigError: The framework is not known.
     """
-    return _Supervisor(job, settings, alarm).run()
+    return _Supervisor(job, settings, policy or Policy(), alarm).run()
 
 
 class _Supervisor:
     """Carries out commands, and hands what happens to `update`."""
 
-    def __init__(self, job: Job, settings: SuperviseSettings, alarm: Alarm | None) -> None:
-        self._job, self._settings, self._alarm = job, settings, alarm
+    def __init__(
+        self, job: Job, settings: SuperviseSettings, policy: Policy, alarm: Alarm | None
+    ) -> None:
+        self._job, self._settings, self._policy, self._alarm = job, settings, policy, alarm
         self._framework = find_framework(job.argv, settings.framework)
         self._queue: SimpleQueue[Event] = SimpleQueue()
         self._state = State(excluded=settings.exclude_hosts)
@@ -138,6 +155,8 @@ class _Supervisor:
         self._output = Output(copy, size_bytes=settings.output_size_bytes)
         self._progress: OutputProgress | None = None
         self._written = 0
+        self._judged: SimpleQueue[Judged] = SimpleQueue()
+        self._judge = self._make_judge(copy)
 
     # -- the folder ---------------------------------------------------------------------------
 
@@ -185,11 +204,94 @@ class _Supervisor:
             self._silenced.add(key)
             self._say(text)
 
+    # -- the numbers --------------------------------------------------------------------------
+
+    def _make_judge(self, copy: Path | None) -> NumberJudge | None:
+        path = self._job.logs[0] if self._job.logs else copy
+        if path is None or not self._settings.judge_every_s:
+            return None
+        return NumberJudge(path, self._settings.judge_every_s, self._judged.put)
+
+    def _hear_judge(self) -> None:
+        """Tell alarms that are new, and answer what lasts, as far as the policy allows."""
+        judged: Judged | None = None
+        with contextlib.suppress(Empty):
+            while True:
+                judged = self._judged.get_nowait()
+                for told in judged.fresh:
+                    self._say(f"{told.severity} · {told.headline}")
+                    self._alarm_for(told.kind, told.severity, told.headline)
+        if judged is None or self._state.phase != "running" or self._state.step is None:
+            return
+        numeric = self._numeric(judged.account)
+        if numeric is not None:
+            self._take(numeric)
+
+    def _numeric(self, account: RunAccount) -> Numeric | None:
+        """Return the answer to broken numbers; None: wait, or not allowed, which is said once."""
+        state = self._state
+        answer = answer_numbers(
+            account,
+            self._policy,
+            num_before=state.numeric_restarts,
+            argv=self._job.argv,
+            framework=self._framework,
+        )
+        if answer is None:
+            return None
+        restore = self._newest(min(answer.before, state.before or answer.before))
+        why_not = self._why_not(answer, restore)
+        if why_not:
+            self._say_once(
+                f"{answer.told.kind} {answer.told.onset}", f"{answer.why} · not answered: {why_not}"
+            )
+            return None
+        assert restore is not None
+        factor = answer.rate_factor or 1.0
+        lost = 0 if state.step is None else max(int(state.step) - restore.step, 0)
+        self._write(
+            "decision",
+            kind=answer.told.kind,
+            why=answer.why,
+            to_step=restore.step,
+            rate_factor=factor,
+            cost_steps=lost,
+        )
+        self._say(
+            f"{answer.why} · goes back to step {restore.step}, rate x {factor:g}; costs {lost} steps"
+            " and one start"
+        )
+        ending = Ending(
+            crash_class="numeric", who="numeric", why=answer.why, line=answer.told.headline
+        )
+        return Numeric(
+            at=time.monotonic(), ending=ending, before=answer.before, rate_factor=factor
+        )
+
+    def _why_not(self, answer: NumericAnswer, restore: Restore | None) -> str:
+        """Return why an answer is not given; empty: it is."""
+        if self._policy.mode != "act":
+            return f"mode is {self._policy.mode}; [policy] mode = \"act\" allows it"
+        if restore is None:
+            return "no whole checkpoint before the first sign is known; name them by --checkpoints"
+        if self._state.numeric_restarts >= self._policy.max_failures:
+            return f"{self._state.numeric_restarts} answers before did not hold"
+        classes = ["restart", "restore"]
+        if answer.rate_factor is not None:
+            classes += ["change-flags", "cut-rate"]
+        for action in classes:
+            permission = self._policy.permissions.permission(action)
+            if permission != "act":
+                return f"{action} is {permission} in the policy"
+        return ""
+
     # -- the loop -----------------------------------------------------------------------------
 
     def run(self) -> int:
         become_subreaper()
         before = {s: signal.signal(s, self._on_signal) for s in (*_ENDING, *_PASSED_ON)}
+        if self._judge is not None:
+            self._judge.start()
         try:
             if self._lock is None or not self._take_over():
                 self._write("start", argv=list(self._job.argv), folder=str(self._job.folder))
@@ -200,6 +302,8 @@ class _Supervisor:
         finally:
             for signum, handler in before.items():
                 signal.signal(signum, handler)
+            if self._judge is not None:
+                self._judge.stop()
             self._output.close()
             if self._progress is not None:
                 self._progress.close()
@@ -218,6 +322,7 @@ class _Supervisor:
         except Empty:
             pass
         now = time.monotonic()
+        self._hear_judge()
         if self._child is not None:
             reap(self._child.id.pid)
             self._look(now)
@@ -239,7 +344,10 @@ class _Supervisor:
             self._say_once(str(log.path), log.trouble and f"{log.trouble}; the command goes on")
         for place in seen:
             if place is not None:
-                self._take(Row(at=now, step=place.step, position=place.position))
+                self._take(
+                    Row(at=now, step=place.step, position=place.position, rate=place.rate,
+                        counted=place.counted)
+                )  # fmt: skip
 
     def _section(self, now: float) -> str:
         """Return the slow section that a silent command is in, as far as it shows."""
@@ -273,7 +381,9 @@ class _Supervisor:
                 self._say(command.text)
                 self._send(command)
             case SetAside():
-                pass
+                self._set_aside()
+            case PutBack():
+                self._put_back()
             case Finish():
                 self._finish(command.status)
 
@@ -284,9 +394,8 @@ class _Supervisor:
         restore = self._restore
         argv = resumed(self._job.argv, self._framework, restore)
         argv = self._without_hosts(argv)
-        for flag, value in self._state.flags.items():
-            style = "space" if self._framework is None else self._framework.style
-            argv = with_flag(argv, flag, value, style)
+        if self._state.rate_factor < 1:
+            argv = with_rate(argv, self._framework, self._state.rate_factor)
         token = secrets.token_hex(8)
         self._output.begin()
         if self._progress is not None:
@@ -309,9 +418,17 @@ class _Supervisor:
         self._chosen = True
         if self._state.attempt == 0:
             return
-        folder = self._job.checkpoints or checkpoint_folder(self._job.argv, self._framework)
-        if folder is not None:
-            self._restore = newest(folder, refused=self._state.refused)
+        self._restore = self._newest(self._state.before)
+
+    def _folder(self) -> Path | None:
+        """Return where the checkpoints lie, as far as that is known."""
+        return self._job.checkpoints or checkpoint_folder(self._job.argv, self._framework)
+
+    def _newest(self, before: float | None) -> Restore | None:
+        folder = self._folder()
+        if folder is None:
+            return None
+        return newest(folder, refused=self._state.refused, before=before)
 
     def _environment(self, restore: Restore | None) -> dict[str, str]:
         environment = dict(os.environ)
@@ -431,7 +548,11 @@ class _Supervisor:
         self._child = None
         with contextlib.suppress(OSError):
             write_holder(self._job.folder, None)
-        return replace(event, at=time.monotonic(), ending=ending)
+        numeric = None
+        if ending.who == "numeric" and self._judge is not None and not self._state.asked:
+            account = self._judge.last_words()
+            numeric = None if account is None else self._numeric(account)
+        return replace(event, at=time.monotonic(), ending=ending, numeric=numeric)
 
     def _await_members(self, seconds: float) -> None:
         assert self._child is not None
@@ -506,19 +627,20 @@ class _Supervisor:
         self._write(command.event, **data)
 
     def _send(self, alert: Alert) -> None:
+        self._alarm_for("gave-up", "critical" if alert.critical else "warning", alert.text)
+
+    def _alarm_for(self, kind: str, severity: str, text: str) -> None:
         if self._alarm is None:
             return
         incident = {
-            "kind": "gave-up",
-            "severity": "critical" if alert.critical else "warning",
+            "kind": kind,
+            "severity": severity,
             "attempt": f"{self._state.attempt}.0",
             "onset": self._state.step,
-            "headline": alert.text,
+            "headline": text,
         }
-        self._alarm.raise_for(
-            {"schema": 1, "path": str(self._job.folder), "event": "found", "id": 1,
-             "text": alert.text, "incident": incident}
-        )  # fmt: skip
+        document = {"schema": 1, "path": str(self._job.folder), "event": "found", "id": 1}
+        self._alarm.raise_for({**document, "text": text, "incident": incident})
 
     def _finish(self, status: int) -> None:
         if status == GAVE_UP_STATUS or self._child is not None:

@@ -1,5 +1,6 @@
 """What the supervisor does next: a function of what it knows and of what happened."""
 
+import math
 from dataclasses import replace
 
 from trimtab.supervise.ending import Ending, answer_to, hang_ending
@@ -17,7 +18,10 @@ from trimtab.supervise.state import (
     Forward,
     Journal,
     Numeric,
+    Proof,
+    PutBack,
     Row,
+    SetAside,
     State,
     Stop,
     Tick,
@@ -30,6 +34,8 @@ GAVE_UP_STATUS = 3
 """Exit status where the supervisor stopped the command itself and gave up: a person must look."""
 _BACKOFF_FACTOR = 2.0
 _MAX_REFUSED = 64
+_STRIDES = 20
+"""Rows after the checkpoint within which a changed start must show its first one. Ours."""
 
 
 def update(
@@ -43,7 +49,7 @@ def update(
         case Begun():
             return _begun(state, event)
         case Row():
-            return _row(state, event), ()
+            return _row(state, event)
         case Tick():
             return _tick(settings, state, event)
         case Numeric():
@@ -65,16 +71,60 @@ def _begun(state: State, event: Begun) -> tuple[State, tuple[Command, ...]]:
         step=None,
         loaded=event.loaded,
         stopping_for=None,
+        proof=_proof(state, event) if state.proof is not None else None,
     ), ()
 
 
-def _row(state: State, event: Row) -> State:
+def _proof(state: State, event: Begun) -> Proof:
+    """Return what a changed start must show, now that it is known what it loads."""
+    assert state.proof is not None
+    after = None if event.loaded is None else event.loaded[0]
+    return replace(state.proof, after=after)
+
+
+def _row(state: State, event: Row) -> tuple[State, tuple[Command, ...]]:
     """A step that no attempt before reached is progress: the budget is whole again."""
+    if state.proof is not None and state.phase == "running":
+        return _proven(state, event)
     new = state.position is None or event.position > state.position
-    state = replace(state, step=event.step, pace=state.pace.moved(event.at, event.step))
-    if not new:
-        return state
-    return replace(state, position=event.position, failures=0, same="", hangs=0)
+    state = replace(
+        state, step=event.step, pace=state.pace.moved(event.at, event.step), rate=event.rate
+    )
+    if new:
+        state = replace(state, position=event.position, failures=0, same="", hangs=0)
+    return state, ()
+
+
+def _proven(state: State, event: Row) -> tuple[State, tuple[Command, ...]]:
+    """Compare the first row after a change with what was asked; stop where it is not in force."""
+    proof = state.proof
+    assert proof is not None
+    wrong = ""
+    if proof.after is not None and not event.counted:
+        if not proof.after < event.step <= proof.after + proof.within:
+            wrong = (
+                f"it goes on at step {number(event.step)}, not after the checkpoint of step"
+                f" {proof.after}"
+            )
+    if proof.rate_most is not None and event.rate is not None and event.rate > proof.rate_most:
+        wrong = wrong or (
+            f"its rate is {number(event.rate)}, expected at most {number(proof.rate_most)}"
+        )
+    shown = {"start_step": event.step, "rate": event.rate, "rate_most": proof.rate_most}
+    state = replace(state, proof=None)
+    if not wrong:
+        state, _ = _row(state, event)
+        return state, (Journal(event="outcome", data={"what": "change in force", **shown}),)
+    ending = Ending(
+        crash_class="numeric", who="numeric", why=f"the change is not in force: {wrong}",
+        do="set it where the trainer reads it; what was moved aside is back", signum=15,
+    )  # fmt: skip
+    state = replace(state, phase="stopping", stopping_for=ending, unproven=True)
+    return state, (
+        Journal(event="outcome", data={"what": "change not in force", "why": wrong, **shown}),
+        Stop(stacks=False),
+        PutBack(),
+    )
 
 
 def _tick(
@@ -103,16 +153,26 @@ def _tick(
 
 
 def _numeric(state: State, event: Numeric) -> tuple[State, tuple[Command, ...]]:
-    if state.phase != "running" or state.asked:
+    if state.phase != "running" or state.asked or state.proof is not None:
         return state, ()
+    state = replace(_changed(state, event), phase="stopping", stopping_for=event.ending)
+    return state, (Stop(stacks=False),)
+
+
+def _changed(state: State, event: Numeric) -> State:
+    """Return the state in which the next start goes back, with another rate where one is asked."""
+    rate = None if state.rate is None else state.rate / state.rate_factor * event.rate_factor
+    cut = event.rate_factor < state.rate_factor
+    # Between the old rate and the new one: a schedule moves the rate a little meanwhile.
+    most = rate * math.sqrt(state.rate_factor / event.rate_factor) if cut and rate else None
+    usual = state.pace.last_stride
     return replace(
         state,
-        phase="stopping",
-        stopping_for=event.ending,
-        refused=(*state.refused, *event.refused),
-        flags={**state.flags, **event.flags},
+        before=event.before if state.before is None else min(state.before, event.before),
+        rate_factor=event.rate_factor,
         numeric_restarts=state.numeric_restarts + 1,
-    ), (Stop(stacks=False),)
+        proof=Proof(after=None, within=max(_STRIDES * usual, _STRIDES), rate_most=most),
+    )
 
 
 def _asked(state: State, event: Asked) -> tuple[State, tuple[Command, ...]]:
@@ -144,8 +204,14 @@ def _ended(
             Journal(event="end", data={"why": ending.why, "status": 0}),
             Finish(status=0),
         )
-    if ours is not None and ours.crash_class == "numeric":
-        return _again(settings, state, event.at, ending, "the numbers broke; started again before")
+    if ours is not None and state.unproven:
+        return _gave_up(state, ending, "the run is as it was before")
+    if event.numeric is not None:
+        state, ending = _changed(state, event.numeric), event.numeric.ending
+    if event.numeric is not None or (ours is not None and ours.crash_class == "numeric"):
+        change = f"rate x {state.rate_factor:g}" if state.rate_factor < 1 else "no change"
+        state, commands = _again(settings, state, event.at, ending, f"goes back, {change}")
+        return state, (*commands, SetAside())
     return _answered(settings, state, event.at, ending)
 
 
