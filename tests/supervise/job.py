@@ -24,6 +24,8 @@ def main() -> None:
     parser.add_argument("--every", type=int, default=10)
     parser.add_argument("--sleep", type=float, default=0.004)
     parser.add_argument("--fault", default="")
+    parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--deaf", action="store_true", help="ignore the rate of the command")
     parser.add_argument("--stacks", action="store_true")
     options = parser.parse_args()
     if options.stacks:
@@ -39,8 +41,12 @@ def main() -> None:
         if step % options.every == 0:
             target = folder / f"checkpoint-{step}.pt"
             target.write_text(json.dumps({"step": step, "weights": [step * 0.5]}))
-        print(f"step {step} loss {2.0 + math.exp(-step / 50):.5f}", flush=True)
         name, _, at = options.fault.partition("@")
+        rate = 1e-3 if options.deaf else options.lr
+        loss = 2.0 + math.exp(-step / 50) + 0.01 * math.sin(7.0 * step)
+        if name == "nan" and step >= int(at) and options.lr >= 1e-3:
+            loss = math.nan
+        print(f"step {step} loss {loss:.5f} lr {rate:g}", flush=True)
         if name and step == int(at):
             happen(name, folder, step)
     (folder / "done").write_text(str(step))

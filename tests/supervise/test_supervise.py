@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.supervise.processes import is_alive, start_ticks
+
 JOB = Path(__file__).with_name("job.py")
 
 
@@ -74,7 +76,7 @@ def test_what_a_command_prints_passes_byte_for_byte_with_its_exit_status(run: Ru
     assert done.stderr == b"\x1b[31m\xff\r"
 
 
-@pytest.mark.parametrize("fault", ["kill@35", "network@35"])
+@pytest.mark.parametrize("fault", ["kill@35", pytest.param("network@35", marks=pytest.mark.slow)])
 def test_a_crash_that_a_restart_heals_goes_on_from_the_newest_checkpoint(
     run: Run, fault: str
 ) -> None:
@@ -88,7 +90,7 @@ def test_a_crash_that_a_restart_heals_goes_on_from_the_newest_checkpoint(
     assert restart["checkpoint"] == str(run.job / "checkpoint-30.pt")
 
 
-@pytest.mark.parametrize("fault", ["stop@35", "wait@35"])
+@pytest.mark.parametrize("fault", [pytest.param("stop@35", marks=pytest.mark.slow), "wait@35"])
 def test_a_hang_is_found_by_the_steps_and_the_stack_is_written_down(run: Run, fault: str) -> None:
     began = time.monotonic()
     done = run("--hang-after", "0.6", "+--fault", f"+{fault}", "+--stacks")
@@ -103,7 +105,10 @@ def test_a_hang_is_found_by_the_steps_and_the_stack_is_written_down(run: Run, fa
         assert (stack["state"], stack["odd"]) == ("T", True)
 
 
-@pytest.mark.parametrize(("fault", "line"), [("code@35", "KeyError"), ("oom@35", "OutOfMemory")])
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [pytest.param("code@35", "KeyError", marks=pytest.mark.slow), ("oom@35", "OutOfMemory")],
+)
 def test_what_would_fail_again_is_not_restarted_and_the_line_is_said(
     run: Run, fault: str, line: str
 ) -> None:
@@ -153,7 +158,7 @@ def test_a_signal_reaches_the_command_and_nothing_is_restarted(run: Run) -> None
     assert not run.events("restart", "gave-up")
 
 
-@pytest.mark.parametrize("orphan", ["adopt", "terminate"])
+@pytest.mark.parametrize("orphan", ["adopt", pytest.param("terminate", marks=pytest.mark.slow)])
 def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
     run: Run, orphan: str
 ) -> None:
@@ -173,9 +178,10 @@ def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
     else:
         assert "is ended and restarted" in said
         assert len(run.starts) == 2
-        assert not Path(f"/proc/{run.starts[0][0]}").exists()
+        assert not is_alive(int(run.starts[0][0]), start_ticks(int(run.starts[0][0])))
 
 
+@pytest.mark.slow
 def test_a_second_supervisor_in_the_same_folder_is_refused(run: Run) -> None:
     first = subprocess.Popen(
         run.argv("+--steps", "+100000"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -204,6 +210,7 @@ def test_a_missing_command_and_a_bad_policy_are_one_clear_error(run: Run, tmp_pa
     assert not run.job.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_does_not_stop_training(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     run.folder = tmp_path / "file" / "below"
@@ -213,6 +220,7 @@ def test_a_folder_that_cannot_be_written_does_not_stop_training(run: Run, tmp_pa
     assert (run.job / "done").read_text() == "60"
 
 
+@pytest.mark.slow
 def test_a_full_disk_takes_the_copy_and_not_the_command(run: Run) -> None:
     """No file of the supervisor may grow past 64 KiB here: the command prints far more."""
     job = f"{sys.executable} {JOB} {run.job} --fault kill@35"
@@ -222,4 +230,46 @@ def test_a_full_disk_takes_the_copy_and_not_the_command(run: Run) -> None:
     assert done.returncode == 0, done.stderr
     assert b"the copy of the output cannot be written" in done.stderr
     assert (run.job / "done").read_text() == "60"
-    assert done.stdout.endswith(b"step 60 loss 2.30119\ntraining finished\n")
+    assert done.stdout.endswith(b"lr 0.001\ntraining finished\n")
+
+
+def numeric(run: Run, mode: str, *options: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a job whose loss is NaN from step 150 on, unless its rate is lowered."""
+    policy = run.root / "numeric.toml"
+    policy.write_text(
+        "[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\njudge_every_s = 0.3\n"
+        f'[policy]\nmode = "{mode}"\n'
+    )
+    job = ("+--fault", "+nan@150", "+--steps", "+400", "+--sleep", "+0.008", "+--lr", "+1e-3")
+    return run("--policy", str(policy), *job, *options)
+
+
+@pytest.mark.slow
+def test_broken_numbers_are_answered_by_the_rate_before_the_first_sign(run: Run) -> None:
+    done = numeric(run, "act")
+    assert done.returncode == 0
+    assert [start[1] for start in run.starts] == ["0", "140"]
+    assert done.stdout.splitlines()[-2].endswith(b"lr 0.0005")
+    assert b"nan" not in done.stdout.splitlines()[-2]
+    (restart,), (proof,) = run.events("restart"), run.events("outcome")
+    assert (restart["class"], restart["checkpoint"]) == (
+        "numeric",
+        str(run.job / "checkpoint-140.pt"),
+    )
+    assert (proof["what"], proof["rate"]) == ("change in force", 0.0005)
+
+
+@pytest.mark.slow
+def test_a_change_that_the_first_rows_do_not_show_stops_the_run(run: Run) -> None:
+    done = numeric(run, "act", "+--deaf")
+    assert done.returncode == 3
+    assert len(run.starts) == 2
+    assert b"the change is not in force: its rate is 0.001" in done.stderr
+
+
+@pytest.mark.slow
+def test_without_the_permission_broken_numbers_are_told_and_training_goes_on(run: Run) -> None:
+    done = numeric(run, "observe")
+    assert done.returncode == 0
+    assert len(run.starts) == 1
+    assert b"not answered: mode is observe" in done.stderr

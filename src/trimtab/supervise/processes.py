@@ -99,9 +99,7 @@ def spawn(
             os.close(write_end)
     threading.Thread(target=lambda: on_end(process.wait()), daemon=True).start()
     ids = (pipes[0][0], pipes[1][0])
-    child_id = ChildId(
-        pid=process.pid, started=start_ticks(process.pid), token=token, pipes=ids
-    )
+    child_id = ChildId(pid=process.pid, started=start_ticks(process.pid), token=token, pipes=ids)
     return Child(id=child_id, streams=ids)
 
 

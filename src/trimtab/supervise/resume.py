@@ -1,5 +1,6 @@
 """Which checkpoint a restart loads, and how its command says so."""
 
+import contextlib
 import re
 import tomllib
 import zipfile
@@ -11,8 +12,19 @@ from pathlib import Path
 
 from trimtab.checkpoints.layouts import find_checkpoints
 from trimtab.errors import ConfigError, ReadError
+from trimtab.surgery import SavedStep, find_layout
 
-__all__ = ["Framework", "Restore", "checkpoint_folder", "find_framework", "newest", "rate_of", "resumed", "with_flag", "with_rate"]
+__all__ = [
+    "Framework",
+    "Restore",
+    "checkpoint_folder",
+    "find_framework",
+    "newest",
+    "rate_of",
+    "resumed",
+    "with_flag",
+    "with_rate",
+]
 
 
 _MAX_FILES = 4096
@@ -106,18 +118,29 @@ def newest(
 
     Graded checkpoints (trimtab's own) that are not healthy are passed over.
     """
-    try:
-        found = find_checkpoints(folder)
-    except (ReadError, OSError):
-        return None
-    for info in reversed(found.checkpoints):
-        path = info.path or ""
-        if path in refused or (before is not None and info.step >= before):
+    layout, steps = _found(folder)
+    for saved in sorted(steps, key=lambda s: s.step, reverse=True):
+        path = str(saved.path)
+        if not saved.complete or path in refused or saved.grade in ("suspect", "poisoned"):
             continue
-        if info.grade in ("suspect", "poisoned") or not _is_whole(Path(path)):
-            continue
-        return Restore(step=info.step, path=path, layout=found.layout)
+        if (before is None or saved.step < before) and _is_whole(saved.path):
+            return Restore(step=saved.step, path=path, layout=layout)
     return None
+
+
+def _found(folder: Path) -> tuple[str, tuple[SavedStep, ...]]:
+    """Return whose checkpoints lie in a folder; of a script of one's own, by their names."""
+    with contextlib.suppress(ReadError, OSError):
+        layout = find_layout(folder)
+        if layout is not None:
+            return layout.framework, layout.checkpoints
+    with contextlib.suppress(ReadError, OSError):
+        other = find_checkpoints(folder)
+        return other.layout, tuple(
+            SavedStep(step=c.step, path=Path(c.path), complete=True, grade=c.grade)
+            for c in other.checkpoints
+        )
+    return "", ()
 
 
 def _is_whole(path: Path) -> bool:
@@ -170,9 +193,7 @@ def rate_of(argv: Sequence[str], framework: Framework | None) -> tuple[str, floa
     return None
 
 
-def with_rate(
-    argv: Sequence[str], framework: Framework | None, factor: float
-) -> tuple[str, ...]:
+def with_rate(argv: Sequence[str], framework: Framework | None, factor: float) -> tuple[str, ...]:
     """Return a command with another learning rate, and with what makes a trainer obey it.
 
     Example:

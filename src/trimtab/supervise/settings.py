@@ -88,9 +88,7 @@ class SuperviseSettings:
             )
         for name, value in self.sections.items():
             if name not in SECTIONS:
-                raise ConfigError(
-                    f"sections names {name!r}; there are {', '.join(SECTIONS)}"
-                )
+                raise ConfigError(f"sections names {name!r}; there are {', '.join(SECTIONS)}")
             if not is_number(value) or not 0 < value <= _LONGEST_S:
                 raise ConfigError(
                     f"sections.{name} is {value!r}, expected seconds above 0 and at most"

@@ -23,6 +23,7 @@ from trimtab.errors import ChronicleError, ConfigError
 from trimtab.masking import masked_text
 from trimtab.monitor.notifier import Alarm
 from trimtab.plan.policy import Policy
+from trimtab.supervise.aside import put_back, set_aside
 from trimtab.supervise.ending import Ending, ending_of
 from trimtab.supervise.holder import Holder, boot_id, orphan, read_holder, write_holder
 from trimtab.supervise.kernel_log import kernel_lines
@@ -82,6 +83,7 @@ _ENDING = (signal.SIGTERM, signal.SIGINT)
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _LAST_WORDS_S = 2.0
 """How long the rest of the output is waited for after the end of the command."""
+_UNOWNED = ("", "files", "folders")
 _FINISH_LINES = 20
 _LEFT_ALONE_S = 0.5
 """Silence from which on the section of a run is asked for."""
@@ -148,6 +150,7 @@ class _Supervisor:
         self._pumps: tuple[Pump, ...] = ()
         self._restore: Restore | None = None
         self._chosen = False
+        self._moved_in: Path | None = None
         self._silenced: set[str] = set()
         self._logs = tuple(LogProgress(path) for path in job.logs)
         self._lock, self._journal = self._open()
@@ -264,14 +267,12 @@ class _Supervisor:
         ending = Ending(
             crash_class="numeric", who="numeric", why=answer.why, line=answer.told.headline
         )
-        return Numeric(
-            at=time.monotonic(), ending=ending, before=answer.before, rate_factor=factor
-        )
+        return Numeric(at=time.monotonic(), ending=ending, before=answer.before, rate_factor=factor)
 
     def _why_not(self, answer: NumericAnswer, restore: Restore | None) -> str:
         """Return why an answer is not given; empty: it is."""
         if self._policy.mode != "act":
-            return f"mode is {self._policy.mode}; [policy] mode = \"act\" allows it"
+            return f'mode is {self._policy.mode}; [policy] mode = "act" allows it'
         if restore is None:
             return "no whole checkpoint before the first sign is known; name them by --checkpoints"
         if self._state.numeric_restarts >= self._policy.max_failures:
@@ -549,7 +550,8 @@ class _Supervisor:
         with contextlib.suppress(OSError):
             write_holder(self._job.folder, None)
         numeric = None
-        if ending.who == "numeric" and self._judge is not None and not self._state.asked:
+        ours = self._state.asked or self._state.stopping_for is not None
+        if ending.who == "numeric" and self._judge is not None and not ours:
             account = self._judge.last_words()
             numeric = None if account is None else self._numeric(account)
         return replace(event, at=time.monotonic(), ending=ending, numeric=numeric)
@@ -625,6 +627,23 @@ class _Supervisor:
         elif command.event == "hang":
             self._say(f"hang · {data['why']}")
         self._write(command.event, **data)
+
+    def _set_aside(self) -> None:
+        """Move what lies after the checkpoint that is loaded aside: no trainer finds it there."""
+        folder, restore = self._folder(), self._restore
+        self._moved_in = None
+        # Layouts that no framework owns have no pointer, and a script's own names are left alone.
+        if folder is None or restore is None or restore.layout in _UNOWNED:
+            return
+        trouble = set_aside(folder, restore, self._state.same)
+        self._moved_in = None if trouble else folder
+        self._say_once(trouble, trouble)
+
+    def _put_back(self) -> None:
+        if self._moved_in is not None:
+            trouble = put_back(self._moved_in)
+            self._say_once(trouble, trouble)
+        self._moved_in = None
 
     def _send(self, alert: Alert) -> None:
         self._alarm_for("gave-up", "critical" if alert.critical else "warning", alert.text)
