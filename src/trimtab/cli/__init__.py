@@ -36,6 +36,7 @@ _COMMANDS = (
     "smoke",
     "parity",
     "scan",
+    "rollback",
     "chronicle",
     "journal",
     "report",
