@@ -64,6 +64,9 @@ EVENTS = (
     "expected",  # a change was announced: what, from_step, until
     "shadow",  # what `act` would have done, and what came instead
     "end",  # the run finished
+    "hang",  # a supervisor: no new step for too long: why, silent_s, the stacks of the processes
+    "restart",  # a supervisor: class, who, why, step, checkpoint that the next attempt loads
+    "gave-up",  # a supervisor: class, who, why, line, status that it ended with
 )
 HARMLESS = ("finding", "note")
 """Events that decide nothing: a run goes on without them as it would with them."""
