@@ -6,6 +6,7 @@ wait, advise, give up, or go back and look at the data ahead.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,32 +18,37 @@ from trimtab.guard.recovery.commands import (
     FindRestorePoint,
     NoteOnset,
     Survey,
+    at_step,
     decision,
 )
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
 from trimtab.guard.recovery.situation import affordable_step, situation_of
-from trimtab.guard.recovery.state import Opening, Responding, Surveying
+from trimtab.guard.recovery.state import Opening, ReadingWanted, Responding, Surveying
 from trimtab.guard.recovery.triage import is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
+from trimtab.guard.recovery.trial_verdict import reading_of
 from trimtab.plan.ladder import GiveUp, Wait, next_step
 from trimtab.plan.memory import prefer
 from trimtab.plan.planner import make_plan
 
 if TYPE_CHECKING:
+    from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.commands import Command, Say
     from trimtab.guard.recovery.events import (
         IncidentFound,
         IncidentInRecord,
+        ReadingDone,
         RestorePointFound,
         Standing,
         StepDone,
         Surveyed,
     )
     from trimtab.guard.recovery.state import RecoveryState
+    from trimtab.guard.yardstick.reading import Comparison, Reading
 
-__all__ = ["examine", "is_troubled", "look_up", "open_case", "search_base"]
+__all__ = ["ask", "asks_first", "decide", "examine", "is_troubled", "look_up", "open_case", "search_base"]
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
@@ -67,6 +73,63 @@ def is_troubled(state: RecoveryState, e: StepDone) -> bool:
         and f.key not in state.handled
         and f.end_row is None
         and (f.kind == "non-finite" or not waiting)
+    )
+
+
+def asks_first(state: RecoveryState, e: StepDone) -> bool:
+    """Whether the yardstick is read before anything is done: what it cannot say is acted on.
+
+    A loss or norm that is not finite needs no second opinion.
+    """
+    acting = state.policy.mode == "act" and not state.advising_only
+    finite = math.isfinite(e.loss) and (math.isfinite(e.norm) or e.scaled)
+    grave = any(
+        f.kind == "non-finite" and not f.closed and f.key not in state.handled
+        for f in state.open.values()
+    )
+    return acting and e.reads and finite and not grave and not e.last
+
+
+def ask(state: RecoveryState, e: StepDone) -> RecoveryState:
+    """Ask for a reading of the state of now, and of the one from before the first sign."""
+    onsets = [f.onset for f in _alarms(state)]
+    target = int(min(onsets, default=e.step)) - 1 - state.policy.rollback_margin_steps
+    return replace(state, wants=ReadingWanted(e, max(target, 0)))
+
+
+def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result:
+    """Leave the run alone where the fixed batches have not got worse; else see what to do."""
+    r = e.reading
+    if r is None or not r.base or not math.isfinite(e.scale.sigma) and r.sigma is None:
+        return look_up(state, asked.event)
+    found = reading_of(r.losses, r, e.scale, tolerance=state.policy.verify_tolerance)
+    if found.worse:
+        told = decision(e.step, "read the fixed batches", f"worse: {_told(r, found)}")
+        state, more = look_up(state, asked.event)
+        return state, (told, *more)
+    alarms = _alarms(state)
+    state = replace(state, handled=state.handled | {f.key for f in alarms})
+    why = f"the fixed batches are no worse: {_told(r, found)}"
+    what = ", ".join(sorted({f.kind for f in alarms}))
+    return state, (
+        decision(e.step, "leave alone", why, tuple(f.text for f in alarms)[:6]),
+        at_step(e.step, f"{what} of the training loss left alone: {why}"),
+    )
+
+
+def _alarms(state: RecoveryState) -> list[Finding]:
+    """Return the open alarms that nothing was decided about."""
+    return [
+        f
+        for f in state.open.values()
+        if f.severity != "info" and f.key not in state.handled and not f.closed
+    ]
+
+
+def _told(r: Reading, found: Comparison) -> str:
+    return (
+        f"{r.mean:.4g} against {r.base_mean:.4g} with the weights of step {r.base_step}"
+        f" ({found.rise:+.3g}, {found.limit:.2g} is noise)"
     )
 
 

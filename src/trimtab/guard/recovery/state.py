@@ -39,6 +39,7 @@ __all__ = [
     "Opening",
     "Pending",
     "Phase",
+    "ReadingWanted",
     "RecoveryState",
     "Reporting",
     "Responding",
@@ -160,6 +161,20 @@ Pending = (
 
 
 @dataclass(frozen=True)
+class ReadingWanted:
+    """A reading of the yardstick, on which what comes next is decided."""
+
+    event: StepDone
+    """The step after which it is asked for; what comes next goes on with it."""
+    target_step: int
+    """Also read the newest state in memory at or before this step."""
+    point: RestorePoint | None = None
+    """Read this state instead; None: the one above."""
+    findings: tuple[Finding, ...] = ()
+    """Alarms of that step."""
+
+
+@dataclass(frozen=True)
 class LeftCase:
     """What the experiments of a case have shown, of which no remedy was kept."""
 
@@ -207,6 +222,8 @@ class RecoveryState:
     advising_only: bool = False
     given_up: str = ""
     """Why nothing is tried any more; empty as long as something is."""
+    wants: ReadingWanted | None = None
+    """A reading that is waited for; until it is there, no step is done."""
     left: LeftCase | None = None
     """What the last case that was left without a remedy has shown."""
     times_stood_down: int = 0
@@ -260,6 +277,8 @@ class RecoveryState:
         found: list[RestorePoint] = []
         if self.case is not None:
             found += [self.case.base, *(end for _, end in self.case.ends)]
+        if self.wants is not None and self.wants.point is not None:
+            found.append(self.wants.point)
         if isinstance(self.pending, StartingTrial):
             found.append(self.pending.point)
         elif isinstance(self.pending, Surveying):

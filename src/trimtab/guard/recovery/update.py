@@ -24,6 +24,7 @@ from trimtab.guard.recovery.events import (
     IncidentFound,
     OddRanksFound,
     ProbeDone,
+    ReadingDone,
     RestorePointFound,
     RolledBackByHand,
     RunEnded,
@@ -88,6 +89,8 @@ def _update(state: RecoveryState, e: Event) -> Result:
     match e:
         case StepDone():
             return _step(state, e)
+        case ReadingDone():
+            return _read(state, e)
         case ProbeDone():
             assert state.case is not None
             return trial_cycle.probe_step(state, state.case, e)
@@ -103,7 +106,7 @@ def _update(state: RecoveryState, e: Event) -> Result:
             return replace(state, effects=effects), ()
         case RolledBackByHand():
             effects = state.effects.forget_changes()
-            state = replace(state, verification=None, effects=effects)
+            state = replace(state, verification=None, effects=effects, wants=None)
             return trial_cycle.forget_findings(state), ()
         case FaultHeard():
             return trial_cycle.break_off(state, e)
@@ -241,9 +244,23 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
         )
         commands += more
     if policy.mode != "observe" and opening.is_troubled(state, e):
+        if opening.asks_first(state, e):
+            return opening.ask(state, e), tuple(commands)
         state, more = opening.look_up(state, e)
         commands += more
     return state, tuple(commands)
+
+
+def _read(state: RecoveryState, e: ReadingDone) -> Result:
+    """Go on with what a reading was asked for."""
+    wanted = state.wants
+    state = replace(state, wants=None)
+    if wanted is None:  # given up in the meantime
+        return state, ()
+    if state.phase == "trial":
+        assert state.case is not None
+        return trial_cycle.end_trial(state, state.case, wanted.event.step, e)
+    return opening.decide(state, wanted, e)
 
 
 # -- the end --------------------------------------------------------------------------------
