@@ -150,8 +150,14 @@ class Readings:
     # -- used -------------------------------------------------------------------------------
 
     def _answer(self, reading: Reading | None) -> None:
-        if self._recovery.state.wants is not None:
-            self._edge.run("recovery", lambda: self._recovery.after_reading(reading))
+        wanted = self._recovery.state.wants
+        if wanted is None:
+            return
+        self._edge.run("recovery", lambda: self._recovery.after_reading(reading))
+        if reading is not None and wanted.point is None and not self._recovery.busy:
+            # Left alone: what the batches cost from here on is compared with this reading.
+            self._yardstick.test.restart()
+            self._yardstick.judge(reading, sigma=self._sigma())
 
     def _use(self, reading: Reading) -> None:
         self._tell_source()
@@ -178,7 +184,8 @@ class Readings:
             "yardstick_rise": found.rise,
         }
         self._parts.pool.note({k: v for k, v in noted.items() if math.isfinite(v)})
-        return {"evidence": min(found.total, _MOST_EVIDENCE), "rise": found.rise}
+        told = {"evidence": noted["yardstick_evidence"], "rise": found.rise}
+        return {k: v for k, v in told.items() if math.isfinite(v)}
 
     def _sigma(self) -> float:
         """Return the spread of single rows about their trend, from differences of neighbors."""

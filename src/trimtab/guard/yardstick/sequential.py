@@ -24,14 +24,16 @@ __all__ = ["ALARM", "Evidence", "PairedTest"]
 
 ALARM = 7.0
 """Evidence from which the batches have got worse, log likelihood ratio. On a level run with normal
-noise less than one alarm in 1,000 evaluations (tests/guard/test_yardstick_sequential.py)."""
+noise about one alarm in 1,000 evaluations (tests/guard/test_yardstick_sequential.py)."""
 _SHIFT_SIGMA = 2.0
 """Rise that the test is made for, in the noise of one evaluation."""
-_COMPARED = 3
+_COMPARED = 4
 """Evaluations that make the reference, the newest ones."""
 _FEWEST_FOR_NOISE = 6
 """Evaluations from which the run's own spread between them is known."""
-_DOUBT = 2.0
+_FEW = 2.0
+"""Share by which a spread of n evaluations is taken larger, times n: few show it too small."""
+_DOUBT = 1.0
 """Evidence above which an evaluation is no reference for the next ones."""
 _MOST_KEPT = 32
 _ACCEPTED = 6
@@ -87,7 +89,11 @@ class PairedTest:
         if len(means) < _FEWEST_FOR_NOISE:
             return None
         floor = _NUMERIC * float(np.abs(means).max())
-        own = mad_sigma(np.diff(means, n=2), center=0.0) / math.sqrt(6.0)
+        bends = np.diff(means, n=2)
+        # Clipped, so that one odd evaluation does not count; more exact than the deviation alone.
+        most = 3 * mad_sigma(bends, center=0.0)
+        own = math.sqrt(float((np.clip(bends, -most, most) ** 2).mean()) / 6.0)
+        own *= 1 + _FEW / len(means)
         return max(own, floor, float(np.finfo(np.float64).tiny))
 
     def forget_after(self, step: int) -> None:
@@ -121,7 +127,7 @@ class PairedTest:
             self._keep(step, now)
             return Evidence(0.0, math.nan, math.nan)
         recent = np.array([x for _, x in self._kept[-_COMPARED:]])
-        d = np.array(now) - np.median(recent, axis=0)
+        d = np.array(now) - recent.mean(axis=0)
         rise, noise = float(d.mean()), self._noise(now, d, sigma)
         z = rise / noise
         self._total = max(0.0, self._total + _SHIFT_SIGMA * z - _SHIFT_SIGMA**2 / 2)
@@ -144,5 +150,5 @@ class PairedTest:
             spread = max(sigma, _NUMERIC * max(map(abs, now)), float(np.finfo(np.float64).tiny))
         # over batches: what the mean of so few says of others
         error = float(d.std(ddof=1)) / math.sqrt(len(d)) if len(d) > 2 else 0.0
-        # of a difference to a median of three
+        # of a difference to a mean of four
         return math.hypot(spread * math.sqrt(1 + 1 / _COMPARED), error)
