@@ -78,7 +78,7 @@ def test_buffers_counters_caches_and_noise_are_bitwise_the_plain_loops(
 ) -> None:
     model, optimizer, loader = odd_parts()
     plain: list[float] = []
-    for batch, _ in zip(loader, range(40), strict=False):
+    for _, batch in zip(range(40), loader, strict=False):
         optimizer.zero_grad()
         loss = odd_loss(model, batch)
         loss.backward()  # type: ignore[no-untyped-call]
@@ -146,7 +146,7 @@ def test_every_family_is_bitwise_the_plain_loop(tmp_path: Path, name: str) -> No
             assert probed == 2 * 4
             assert events_of(tmp_path / "run", "fault") == []
         else:
-            for batch, _ in zip(loader, range(12), strict=False):
+            for _, batch in zip(range(12), loader, strict=False):
                 optimizer.zero_grad()
                 loss = built.loss(model, tuple(batch))
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -198,6 +198,8 @@ def test_it_can_be_switched_off(tmp_path: Path) -> None:
 
 
 def test_a_function_is_judged_by_the_good_direction_it_names(tmp_path: Path) -> None:
+    plain = make(num_samples=4000)
+    expected = train_plain(plain, 30)
     s = make(num_samples=4000)
     asked: list[bool] = []
 
@@ -206,8 +208,6 @@ def test_a_function_is_judged_by_the_good_direction_it_names(tmp_path: Path) -> 
         torch.rand(3)
         return {"accuracy": (0.5 + 0.001 * len(asked), "up"), "loss": (2.0, "down")}
 
-    plain = make(num_samples=4000)
-    expected = train_plain(plain, 30)
     guard = guard_of(s, tmp_path / "run", steps=30, policy=OFTEN, validate=accuracy)
     losses = []
     for batch in guard:

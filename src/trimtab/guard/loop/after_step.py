@@ -203,9 +203,9 @@ class AfterStep:
                 self._unheard = ()
         self.end_case()
         self._status.refresh()
-        calm = self.calm and math.isfinite(loss) and not self._recovery.busy
-        quiet = check is None and not edge.stood_down
-        edge.run("probes", lambda: self._readings.after_step(loss, calm=calm and quiet))
+        # An alarm that stays open (observe leaves it so) is no reason to look less.
+        quiet = check is None and not edge.stood_down and not self._recovery.busy
+        edge.run("probes", lambda: self._readings.after_step(loss, quiet=quiet))
         if self._recovery.busy:
             return
         self._keep_state(calm=self.calm and math.isfinite(loss))

@@ -91,12 +91,12 @@ class Readings:
 
     # -- asked for --------------------------------------------------------------------------
 
-    def after_step(self, loss: float, *, calm: bool) -> None:
+    def after_step(self, loss: float, *, quiet: bool) -> None:
         """Ask for what recovery waits for, or for a reading at its time.
 
         Args:
             loss: Of the step.
-            calm: Whether no alarm is open and nothing is under way.
+            quiet: Whether nothing is under way.
         """
         if math.isfinite(loss):
             self._losses.append(loss)
@@ -105,7 +105,7 @@ class Readings:
         if wanted is not None:
             older = self._recovery.snapshot_for(wanted)
             yard.ask(Request("branch" if self._recovery.busy else "alarm", step, older))
-        elif calm and yard.is_due(step) and (self._own_loop or not yard.loops):
+        elif quiet and yard.is_due(step) and (self._own_loop or not yard.loops):
             yard.ask(Request("calm", step))
 
     # -- run --------------------------------------------------------------------------------

@@ -103,13 +103,16 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     if r is None or not r.base or not math.isfinite(e.scale.sigma) and r.sigma is None:
         return look_up(state, asked.event)
     found = reading_of(r.losses, r, e.scale, tolerance=state.policy.verify_tolerance)
-    if found.worse:
-        told = decision(e.step, "read the fixed batches", f"worse: {_told(r, found)}")
+    # Some steps have been done since: a sound state is no worse than the older one at all. What
+    # lies within noise of it is dealt with as if nothing had been read.
+    if found.worse or not found.rise <= 0:
+        what = "worse" if found.worse else "not better"
+        told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
         state, more = look_up(state, asked.event)
         return state, (told, *more)
     alarms = _alarms(state)
     state = replace(state, handled=state.handled | {f.key for f in alarms})
-    why = f"the fixed batches are no worse: {_told(r, found)}"
+    why = f"the fixed batches have not got worse: {_told(r, found)}"
     what = ", ".join(sorted({f.kind for f in alarms}))
     return state, (
         decision(e.step, "leave alone", why, tuple(f.text for f in alarms)[:6]),
