@@ -64,7 +64,7 @@ class Rows(Dataset[Tensor]):
 def odd_parts(seed: int = 5) -> tuple[Odd, torch.optim.Optimizer, DataLoader[Tensor]]:
     torch.manual_seed(seed)
     model = Odd()
-    return model, torch.optim.SGD(model.parameters(), 0.05, momentum=0.9), DataLoader(Rows(400), 4)
+    return model, torch.optim.SGD(model.parameters(), 0.01), DataLoader(Rows(1600), 32)
 
 
 def odd_loss(model: Odd, batch: Tensor) -> Tensor:

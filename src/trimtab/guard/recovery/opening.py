@@ -25,7 +25,7 @@ from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
 from trimtab.guard.recovery.situation import affordable_step, situation_of
-from trimtab.guard.recovery.state import Opening, ReadingWanted, Responding, Surveying
+from trimtab.guard.recovery.state import Opening, ReadingWanted, Responding, Surveying, Watch
 from trimtab.guard.recovery.triage import is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
 from trimtab.guard.recovery.trial_verdict import reading_of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.state import RecoveryState
     from trimtab.guard.yardstick.reading import Comparison, Reading
 
-__all__ = ["ask", "asks_first", "decide", "examine", "is_troubled", "look_up", "open_case", "search_base"]
+__all__ = ["ask", "asks_first", "decide", "examine", "is_troubled", "look_up", "open_case", "search_base", "watch_again"]
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
@@ -97,12 +97,26 @@ def ask(state: RecoveryState, e: StepDone) -> RecoveryState:
     return replace(state, wants=ReadingWanted(e, max(target, 0)))
 
 
+def watch_again(state: RecoveryState, e: StepDone) -> RecoveryState:
+    """Ask for a reading where trouble that was left alone is to be looked after."""
+    w = state.watch
+    if w is None or e.step < w.due_step or state.wants is not None:
+        return state
+    if state.advising_only or not e.reads or e.last:
+        return replace(state, watch=None)
+    return replace(state, wants=ReadingWanted(e, w.target_step))
+
+
 def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result:
     """Leave the run alone where the fixed batches have not got worse; else see what to do."""
-    r = e.reading
-    if r is None or not r.base or not math.isfinite(e.scale.sigma) and r.sigma is None:
+    r, watch = e.reading, state.watch
+    if r is None or not r.base or (not math.isfinite(e.scale.sigma) and r.sigma is None):
+        if watch is not None and e.step >= watch.due_step:
+            return replace(state, watch=None), ()
         return look_up(state, asked.event)
     found = reading_of(r.losses, r, e.scale, tolerance=state.policy.verify_tolerance)
+    if watch is not None and asked.target_step == watch.target_step:
+        return _look_after(state, watch, asked, e.step, r, found)
     # Some steps have been done since: a sound state is no worse than the older one at all. What
     # lies within noise of it is dealt with as if nothing had been read.
     if found.worse or not found.rise <= 0:
@@ -111,13 +125,52 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         state, more = look_up(state, asked.event)
         return state, (told, *more)
     alarms = _alarms(state)
-    state = replace(state, handled=state.handled | {f.key for f in alarms})
+    wait = max(state.policy.patience_steps, 1)
+    watch = Watch(
+        keys=frozenset(f.key for f in alarms),
+        target_step=asked.target_step,
+        losses=r.losses,
+        base=r.base,
+        due_step=e.step + wait,
+        wait_steps=wait,
+    )
+    state = replace(state, handled=state.handled | watch.keys, watch=watch)
     why = f"the fixed batches have not got worse: {_told(r, found)}"
     what = ", ".join(sorted({f.kind for f in alarms}))
     return state, (
         decision(e.step, "leave alone", why, tuple(f.text for f in alarms)[:6]),
         at_step(e.step, f"{what} of the training loss left alone: {why}"),
     )
+
+
+def _look_after(
+    state: RecoveryState,
+    watch: Watch,
+    asked: ReadingWanted,
+    step: int,
+    r: Reading,
+    found: Comparison,
+) -> Result:
+    """Go on leaving trouble alone, or deal with it after all."""
+    since = found.rise
+    if len(watch.base) == len(r.base) and len(watch.losses) == len(r.losses):
+        # What the loop itself makes of the loss has changed by as much as the older state's has.
+        moved = r.base_mean - _mean(watch.base)
+        since = max(since, r.mean - _mean(watch.losses) - moved)
+    if not since <= found.limit:
+        why = f"worse after all: {_told(r, found)}, {since:+.3g} since it was left alone"
+        state = replace(state, watch=None, handled=state.handled - watch.keys)
+        told = decision(step, "read the fixed batches", why)
+        state, more = look_up(state, asked.event)
+        return state, (told, *more)
+    wait = 2 * watch.wait_steps
+    over = wait > state.policy.verify_steps
+    again = replace(watch, due_step=step + wait, wait_steps=wait)
+    return replace(state, watch=None if over else again), ()
+
+
+def _mean(losses: tuple[float, ...]) -> float:
+    return sum(losses) / len(losses)
 
 
 def _alarms(state: RecoveryState) -> list[Finding]:

@@ -46,6 +46,7 @@ __all__ = [
     "StartingProbe",
     "StartingTrial",
     "Surveying",
+    "Watch",
 ]
 
 Phase = Literal["calm", "probe", "trial"]
@@ -170,8 +171,25 @@ class ReadingWanted:
     """Also read the newest state in memory at or before this step."""
     point: RestorePoint | None = None
     """Read this state instead; None: the one above."""
-    findings: tuple[Finding, ...] = ()
-    """Alarms of that step."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Trouble that was left alone: the fixed batches are read again, each time after twice as long.
+
+    What goes on (data that is bad for some time yet) may still do harm.
+    """
+
+    keys: frozenset[Key]
+    """Of the alarms that were left alone."""
+    target_step: int
+    """The older state is that at or before this step."""
+    losses: tuple[float, ...]
+    """Of the fixed batches when they were left alone."""
+    base: tuple[float, ...]
+    """Of the older state then."""
+    due_step: int
+    wait_steps: int
 
 
 @dataclass(frozen=True)
@@ -224,6 +242,8 @@ class RecoveryState:
     """Why nothing is tried any more; empty as long as something is."""
     wants: ReadingWanted | None = None
     """A reading that is waited for; until it is there, no step is done."""
+    watch: Watch | None = None
+    """Trouble that was left alone, as long as it is looked after."""
     left: LeftCase | None = None
     """What the last case that was left without a remedy has shown."""
     times_stood_down: int = 0

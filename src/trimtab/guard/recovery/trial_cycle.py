@@ -236,7 +236,7 @@ def trial_step(
     # An unchanged replay that repeats the record is at the state that was read as worse.
     if e.reads and not lost and not _repeats_the_record(case):
         base = None if case.base_reading else case.base
-        wanted = ReadingWanted(e, case.base.step, base, findings)
+        wanted = ReadingWanted(e, case.base.step, base)
         return replace(state, wants=wanted), ()
     return end_trial(state, case, e.step, None)
 
@@ -508,6 +508,7 @@ def forget_findings(state: RecoveryState) -> RecoveryState:
     """Forget what was found before: it is not about the branch that begins."""
     return replace(
         state,
+        watch=None,
         open={},
         grace=GracePeriod(),
         recurrence=RecurringSpikes(),

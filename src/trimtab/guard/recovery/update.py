@@ -248,6 +248,8 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
             return opening.ask(state, e), tuple(commands)
         state, more = opening.look_up(state, e)
         commands += more
+    elif state.watch is not None:
+        state = opening.watch_again(state, e)
     return state, tuple(commands)
 
 
