@@ -114,10 +114,7 @@ def odd_steps(guard: Guard, model: Odd) -> Iterator[tuple[str, float]]:
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(n, marks=[] if n in ("cnn-bn", "vae") else pytest.mark.slow)
-        for n in FAMILIES
-    ],
+    [pytest.param(n, marks=[] if n in ("cnn-bn", "vae") else pytest.mark.slow) for n in FAMILIES],
 )
 def test_every_family_is_bitwise_the_plain_loop(tmp_path: Path, name: str) -> None:
     """Dropout, running statistics, noise of the model's own: ten kinds of models."""

@@ -56,7 +56,9 @@ def test_half_a_percent_is_seen_within_four_evaluations() -> None:
 
 def test_a_spread_that_is_not_known_says_nothing() -> None:
     test = PairedTest()
-    totals = [test.take_in(t, [2.0 + (5.0 if t == 4 else 0.01 * t)], sigma=math.inf) for t in range(5)]
+    totals = [
+        test.take_in(t, [2.0 + (5.0 if t == 4 else 0.01 * t)], sigma=math.inf) for t in range(5)
+    ]
     assert [e.total for e in totals] == [0.0] * 5
 
 

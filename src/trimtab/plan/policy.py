@@ -193,9 +193,7 @@ class Policy:
                 )
         share: object = self.yardstick_share
         if not is_number(share) or not 0 <= self.yardstick_share <= 1:
-            raise ConfigError(
-                f"yardstick_share is {share!r}, expected a number from 0 (off) to 1"
-            )
+            raise ConfigError(f"yardstick_share is {share!r}, expected a number from 0 (off) to 1")
         if not isinstance(self.checkpoint_in_background, bool):
             raise ConfigError(
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or"

@@ -206,6 +206,4 @@ class Readings:
         trained = yard.trained_on(steps=self._steps, accumulate=self._accumulate)
         also = {True: "; training uses them, too", False: "; held out", None: ""}[trained]
         mode = "" if yard.in_eval else "; the loop puts the model back into train mode for them"
-        self._note(
-            f"the yardstick reads {yard.source} every {yard.every_steps} steps{also}{mode}"
-        )
+        self._note(f"the yardstick reads {yard.source} every {yard.every_steps} steps{also}{mode}")

@@ -48,7 +48,17 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.state import RecoveryState
     from trimtab.guard.yardstick.reading import Comparison, Reading
 
-__all__ = ["ask", "asks_first", "decide", "examine", "is_troubled", "look_up", "open_case", "search_base", "watch_again"]
+__all__ = [
+    "ask",
+    "asks_first",
+    "decide",
+    "examine",
+    "is_troubled",
+    "look_up",
+    "open_case",
+    "search_base",
+    "watch_again",
+]
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 

@@ -57,9 +57,9 @@ class FixedBatches:
 
     def see(self, batch: object) -> None:
         """Copy a batch that is handed out, where the data is a stream: its end is not known."""
-        if self._loader is None and not isinstance(self._order, DataOrder):
-            if len(self._seen) < self._count:
-                self._seen.append(clone(batch))
+        streamed = self._loader is None and not isinstance(self._order, DataOrder)
+        if streamed and len(self._seen) < self._count:
+            self._seen.append(clone(batch))
 
     def fill(self) -> bool:
         """Read the batches, once; return whether there are enough.
