@@ -148,8 +148,8 @@ class Policy:
     verify_steps: int = 64
     """Steps after a rollback before the outcome is judged, optimizer steps. Ours."""
     verify_tolerance: float = 0.01
-    """Distance from the pre-onset trend that counts as back on it, share of the descent so far (30 to
-    200 sigma of the loss). Ours."""
+    """Distance from the pre-onset trend that counts as back on it, share of the descent so far
+    (30 to 200 sigma of the loss). Ours."""
     cooldown_steps: int = 64
     """Steps after an action in which no second one is started, optimizer steps; non-finite values
     are exempt. Ours: the length of one verification."""
