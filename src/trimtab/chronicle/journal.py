@@ -53,6 +53,7 @@ EVENTS = (
     "checkpoint",  # saved, graded, pinned
     "fault",  # a fault of trimtab's own; the guard dropped to observe
     "rearmed",  # protection is back: where, since_step, steps_not_judged, why
+    "yardstick",  # fixed batches read in eval mode: losses, those of an older state, evidence
     "note",  # free text with an author
     "owner",  # a process took the run: pid, host, owner (random)
     "repair",  # `trimtab journal check --repair` mended this file: what came back, what is lost

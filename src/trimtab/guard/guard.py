@@ -90,6 +90,7 @@ class Guard:
         detectors: Iterable[Detector[Any] | str] = (),
         thresholds: Mapping[str, float] | None = None,
         say: Callable[[str], None] | None = None,
+        validate: Iterable[Any] | Callable[[], Mapping[str, tuple[float, str]]] | None = None,
     ) -> None:
         """Take over a run; nothing of it is changed before the first step.
 
@@ -126,6 +127,11 @@ class Guard:
             thresholds: `detector.setting` -> number, such as `{"spike.threshold_sigma": 8}`.
             say: Shows one line to the user; default: standard error. In `observe` only the start,
                 the end, and each incident once.
+            validate: What the yardstick reads: a loader of held-out batches, which come through
+                your loop with `guard.phase == "probe"` and the model in eval mode; or a function
+                that evaluates the model itself and returns {name: (value, "up" or "down")}, the
+                good direction, the first of which is judged. Default: copies of a few batches from
+                the end of the data order. `Policy(yardstick_share=0)` switches it off.
 
         Raises:
             ConfigError: A setting is impossible, or the data cannot be rewound.
@@ -183,6 +189,7 @@ class Guard:
                         companion=companion,
                         is_old=is_old,
                         start_over=start_over,
+                        validate=validate,
                         notes=brought,
                     )
                 )
@@ -210,6 +217,7 @@ class Guard:
         self._shutdown = made.shutdown
         self._loop = made.loop
         self._gate = made.gate
+        self._readings = made.readings
 
     # -- the loop ---------------------------------------------------------------------------
 
@@ -434,8 +442,8 @@ class Guard:
 
     @property
     def phase(self) -> str:
-        """calm, probe or trial."""
-        return self._recovery.phase
+        """calm, probe or trial; the yardstick's batches come in `probe`, too."""
+        return "probe" if self._readings.active else self._recovery.phase
 
     @property
     def probing(self) -> bool:

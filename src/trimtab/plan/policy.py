@@ -95,6 +95,12 @@ class Policy:
     probes_off: tuple[str, ...] = ()
     """Probes that are left out, by name as in `plan.probe_names.PROBES`."""
 
+    yardstick_share: float = 0.01
+    """Most of the time that is spent on reading a few fixed batches in eval mode while the run is
+    calm, share; 0 switches the yardstick off, in trouble too. Ours."""
+    yardstick_batches: int = 2
+    """Fixed batches of the yardstick, count; more are read less often. Ours."""
+
     rollback_margin_steps: int = 2
     """Steps between the restore point and the first sign, at least. Ours."""
     max_rollbacks: int = 6
@@ -198,6 +204,9 @@ class Policy:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
                 )
+        share: object = self.yardstick_share
+        if not is_number(share) or not 0 <= self.yardstick_share <= 1:
+            raise ConfigError(f"yardstick_share is {share!r}, expected a number from 0 (off) to 1")
         if not isinstance(self.checkpoint_in_background, bool):
             raise ConfigError(
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or"
@@ -323,6 +332,7 @@ _LEAST: Mapping[str, int] = {
     "verify_steps": 1,
     "cooldown_steps": 0,
     "probe_margin_batches": 0,
+    "yardstick_batches": 1,
 }
 """Whole-number settings and their least value."""
 

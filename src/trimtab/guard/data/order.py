@@ -338,6 +338,23 @@ class DataOrder:
             if self._id(i) <= last and first <= self._id(i) + len(indices) * self.replicas - 1
         )
 
+    @property
+    def num_batches(self) -> int:
+        """Batches of the epoch under way; 0 before the first."""
+        return len(self._batches)
+
+    def last_batches(self, count: int) -> list[list[int]]:
+        """Return the indices of the last batches of the epoch's order; none before the first.
+
+        A short last batch is left out where there are others.
+        """
+        whole = [b for b in self._batches if len(b) == max(map(len, self._batches))]
+        return [list(b) for b in whole[-count:]]
+
+    def load_items(self, indices: list[int]) -> object:
+        """Return the batch of these indices of the dataset; the cursor stays where it is."""
+        return self._load(indices)
+
     def _load(self, indices: list[int]) -> object:
         dataset, collate = self._loader.dataset, self._loader.collate_fn
         if hasattr(dataset, "__getitems__"):
