@@ -132,6 +132,8 @@ def assemble(setup: Setup) -> Assembled:
             start_over=s.start_over,
         )
     )
+    if s.policy.mode == "act":
+        parts.points.plan_memory()
     _begin_coverage(s, parts, judged)
     _hear_errors(s, parts, edge)
     state, store = parts.state, parts.points.store
