@@ -116,7 +116,7 @@ def test_a_rate_cut_and_a_rollback_reach_every_optimizer(tmp_path: Path) -> None
     moment = adamw.state[s.model.output.weight]["exp_avg"].clone()
     for _ in range(3):
         one()
-    guard.roll_back(10, why="test")
+    guard.roll_back(10, why="test", confirm=True)
     assert torch.equal(muon.state[s.model.hidden.weight]["momentum_buffer"], buffer)
     assert torch.equal(adamw.state[s.model.output.weight]["exp_avg"], moment)
     uncut = seen[10]
@@ -135,7 +135,7 @@ def test_a_bad_gradient_leaves_both_updates_out(tmp_path: Path) -> None:
         before = {k: v.clone() for k, v in s.model.state_dict().items()}
         guard.backward(loss * float("nan") if number == 4 else loss)
         guard.step()
-    assert not differences(before, s.model.state_dict())
+    assert not differences(before, dict(s.model.state_dict()))
 
 
 def test_beta2_goes_to_the_optimizer_that_has_one(tmp_path: Path) -> None:

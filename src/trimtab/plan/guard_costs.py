@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 __all__ = [
+    "FIXED_BYTES",
     "GIB",
     "OPTIMIZERS",
     "GuardCost",
@@ -58,8 +59,8 @@ _ROW_VALUES = 11
 _PROBE_VALUES, _PROBE_VALUES_PER_LAYER = 16, 5
 """The same of a full reading of the model, and per layer of it."""
 
-_FIXED_BYTES = 24_000
-"""Of a snapshot beside the tensors: random states, the judge's windows, counters."""
+FIXED_BYTES = 13_000
+"""Of a snapshot beside the tensors: the random states of the process and of the data's order."""
 
 
 def optimizer_state_per_element(
@@ -179,7 +180,7 @@ def guard_cost(load: GuardLoad) -> GuardCost:
     parts = load.world if load.sharded else 1
     trained = load.params * load.trainable
     state = OPTIMIZERS[load.optimizer] * (load.state_bytes or load.weight_bytes)
-    snapshot = trained * (load.weight_bytes + state) / parts + _FIXED_BYTES
+    snapshot = trained * (load.weight_bytes + state) / parts + FIXED_BYTES
     held_once = load.params * (1 - load.trainable) * load.frozen_bytes / parts
     here = min(load.ranks_per_host, load.world)
     budget = math.inf

@@ -14,7 +14,7 @@ from trimtab.guard.distributed.sharding import local
 from trimtab.guard.state.host_memory import free_host_bytes
 from trimtab.guard.state.optimizers import optimizers_in
 from trimtab.guard.state.state_copy import LEAST_SHARED_BYTES, state_bytes
-from trimtab.plan.guard_costs import GIB, bytes_text, optimizer_state_per_element
+from trimtab.plan.guard_costs import FIXED_BYTES, GIB, bytes_text, optimizer_state_per_element
 
 if TYPE_CHECKING:
     from trimtab.guard.distributed.process_group import Ranks
@@ -106,7 +106,8 @@ def needed_for(training: Training) -> Needed:
             for mine in (local(t) for t in model.values() if isinstance(t, torch.Tensor))
             if mine.nbytes >= LEAST_SHARED_BYTES and mine.untyped_storage().data_ptr() not in own
         )
-    return Needed(own=state_bytes(state) - shared + _to_come(training), shared=shared)
+    own_bytes = state_bytes(state) - shared + _to_come(training) + FIXED_BYTES
+    return Needed(own=own_bytes, shared=shared)
 
 
 def _to_come(training: Training) -> int:
