@@ -57,7 +57,17 @@ class Policy:
     """Distance of in-memory snapshots, optimizer steps. Ours: one copy of the state costs less than
     a step, so at 20 it stays below the overhead budget."""
     snapshots_kept: int = 16
-    """In-memory snapshots in the ring, count. Ours: 16 x 20 steps reach back 320 steps."""
+    """Most in-memory snapshots in the ring, count; fewer where the budget holds no more. Ours: 16 x
+    20 steps reach back 320 steps."""
+    snapshot_memory_gib: float = 0.0
+    """Most host memory of the snapshots of one rank, GiB; 0: `snapshot_memory_share`. `trimtab plan
+    guard` prints what a run needs."""
+    snapshot_memory_share: float = 0.5
+    """Share of the host's free memory at the start that the snapshots of all its ranks may take
+    together. Ours: activations and the optimizer's state of a CPU run come after the start."""
+    spill_to: str = ""
+    """Folder on a fast local disk to which snapshots are written while training goes on; memory
+    then holds only what is being written. Empty: none."""
     checkpoint_every_steps: int = 200
     """Distance of on-disk checkpoints, optimizer steps. Ours; BigScience went to 300 while tr8-104B
     was unstable."""
@@ -212,9 +222,18 @@ class Policy:
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or"
                 " false"
             )
-        folder: object = self.copy_to
-        if not isinstance(folder, str) or "\0" in folder:
-            raise ConfigError(f'copy_to is {folder!r}, expected a folder as text, or "" for none')
+        for name in ("copy_to", "spill_to"):
+            folder: object = getattr(self, name)
+            if not isinstance(folder, str) or "\0" in folder:
+                raise ConfigError(
+                    f'{name} is {folder!r}, expected a folder as text, or "" for none'
+                )
+        gib: object = self.snapshot_memory_gib
+        if not is_number(gib) or not 0 <= float(self.snapshot_memory_gib) < float("inf"):
+            raise ConfigError(
+                f"snapshot_memory_gib is {gib!r}, expected a number of GiB, or 0 for a share of what"
+                " is free"
+            )
         if self.lr_raise_allowed is not False:
             raise ConfigError(
                 "lr_raise_allowed must stay false: the guard never raises a learning rate; "
@@ -340,6 +359,7 @@ _MOST = 10**12
 """Most that any of them can mean: more is a slip."""
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
+    "snapshot_memory_share": (0.0, 1.0),
     "lr_factor_saturating": (0.0, 1.0),
     "lr_factor_returning": (0.0, 1.0),
     "lr_jump_ratio": (1.0, 1e6),

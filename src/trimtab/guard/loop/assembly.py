@@ -141,6 +141,8 @@ def assemble(setup: Setup) -> Assembled:
             start_over=s.start_over,
         )
     )
+    if s.policy.mode == "act":
+        parts.points.plan_memory()
     _begin_coverage(s, parts, judged)
     if s.is_old and (s.policy.authority or s.policy.per_day):
         journal = s.recorder.directory.journal

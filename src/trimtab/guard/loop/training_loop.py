@@ -208,6 +208,8 @@ class TrainingLoop:
         parts = self._parts
         if begins:
             parts.pool.begin_step()
+            if self._after.acting:
+                parts.optimizer_step.keep_buffers()
             parts.probes.arm(parts.state.counters.step + 1, closely=self._after.looks_closely)
         parts.pool.see_batch(batch)
 
