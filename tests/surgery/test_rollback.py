@@ -321,7 +321,9 @@ def test_a_running_job_is_left_alone(cluster: Path, call: Call) -> None:
     assert blocked == f"process {os.getpid()} holds the run; stop it first"
     done = apply_rollback(plan_rollback(cluster, 3000), locked=True)  # for who holds it
     assert done.number == 1
-    assert undo_rollback(cluster, locked=True).state == "undone"
+    with pytest.raises(ActError, match="rollback 2 is not the newest, which is 1"):
+        undo_rollback(cluster, number=2, locked=True)
+    assert undo_rollback(cluster, number=1, locked=True).state == "undone"
     lock.release()
     log = cluster / "train.log"
     code = f"import time; f = open({str(log)!r}, 'a'); print('on', flush=True); time.sleep(60)"

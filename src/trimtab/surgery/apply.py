@@ -66,11 +66,14 @@ def apply_rollback(
             return save_record(record, state="applied")
 
 
-def undo_rollback(run: str | os.PathLike[str], *, locked: bool = False) -> RollbackRecord:
+def undo_rollback(
+    run: str | os.PathLike[str], *, number: int | None = None, locked: bool = False
+) -> RollbackRecord:
     """Undo the newest rollback of a run: every file is again what it was, where it was.
 
     Args:
         run: The run's folder, or its folder of checkpoints.
+        number: Of the rollback that is meant (`RollbackRecord.number`); another one is refused.
         locked: Whether the caller holds the lock of the run (`RunLock`).
 
     Raises:
@@ -78,6 +81,9 @@ def undo_rollback(run: str | os.PathLike[str], *, locked: bool = False) -> Rollb
         ActError: There is nothing to undo, the run is in use or went on, or the disk refuses.
     """
     plan = plan_undo(run)
+    newest = plan.resumed.number if plan.resumed is not None else 0
+    if number not in (None, newest):
+        raise ActError(f"{run}: rollback {number} is not the newest, which is {newest}")
     _refuse_blocked(plan)
     with _held(plan.root, plan.folder, locked=locked):
         record = last_record(plan.root)
