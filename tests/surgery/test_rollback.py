@@ -423,12 +423,14 @@ def test_a_disk_that_refuses_leaves_something_to_finish(cluster: Path, call: Cal
 
 def test_the_same_command_again_does_nothing_more(cluster: Path, call: Call) -> None:
     before = tree(cluster)
-    assert call(cluster, "--to", 3000, "--apply")[1]["number"] == 1
+    assert call(cluster, "--to", "global_step3000", "--apply")[1]["number"] == 1
     after = tree(cluster)
     code, again = call(cluster, "--to", 3000, "--apply")
     assert (code, again["number"], again["moves"], again["applied"]) == (0, 1, [], True)
     assert tree(cluster) == after
-    assert call(cluster, "--undo")[0] == 0
+    code, undone = call(cluster, "--undo")
+    assert (code, undone["undone"]) == (0, True)
+    assert undone["moves"][-1]["from"] == "aside/global_step7000"
     assert tree(cluster, without=OURS) == before
 
 

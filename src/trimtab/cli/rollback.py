@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trimtab.cli.output import errors_as_json, print_json
+from trimtab.plan.rollback import parse_candidate
 from trimtab.surgery.apply import apply_rollback
 from trimtab.surgery.operations import Operation
 from trimtab.surgery.plan import RollbackPlan, plan_rollback, plan_undo
@@ -39,8 +40,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--to",
         metavar="STEP",
-        type=int,
-        help="step of the checkpoint; default: the one that the run's logs suggest",
+        type=_step,
+        help="step of the checkpoint, or its name; default: the one that the run's logs suggest",
     )
     parser.add_argument("--apply", action="store_true", help="do it; without it nothing is touched")
     parser.add_argument(
@@ -60,6 +61,13 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"
     )
     parser.set_defaults(run=run)
+
+
+def _step(text: str) -> int:
+    found = parse_candidate(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"{text!r}: no step is in it; give a number, such as 3000")
+    return found.step
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -177,7 +185,13 @@ def _document(plan: RollbackPlan, record: RollbackRecord | None) -> dict[str, ob
         "grade": plan.grade or None,
         "verified": plan.verified,
         "moves": [
-            {"from": o.path, "to": o.to, "what": o.role} for o in plan.operations if o.do == "move"
+            {
+                "from": o.to if plan.undo else o.path,
+                "to": o.path if plan.undo else o.to,
+                "what": o.role,
+            }
+            for o in plan.operations
+            if o.do == "move"
         ],
         "pointers": [{"path": o.path, "does": o.do, "told": o.told} for o in by_role["pointer"]],
         "archive": plan.archive or None,
