@@ -89,6 +89,7 @@ def test_four_tries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for step in (6510, 6810):
         save(run, step, text="baddbmm")
     age(run)
+    assert main(["inspect", str(run), "--json"]) == 0  # the journal beside them is no log
     code, plan = rollback(capsys, run)  # which step is best?
     assert code == 0
     ranked = [c["step"] for c in plan["candidates"]]

@@ -33,6 +33,7 @@ _NO_LOGS = re.compile(
     | README(\..*)? | LICEN[CS]E(\..*)?
     | debug(-internal|-core|-cli)?(\..*)?\.log     # of wandb itself
     | wandb-(metadata | summary)\.json
+    | journal\.(jsonl | head)                   # of trimtab's commands, beside another's logs
     | requirements\.txt | merges\.txt | vocab\.(json | txt)
     | .*(config | index | tokenizer | tokens | tokens_map | settings)\.json
     | scheduler\.json | training_args\.json

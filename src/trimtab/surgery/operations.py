@@ -245,6 +245,7 @@ def _write(root: Path, kept: Path, operation: Operation, path: Path) -> None:
         _like(staged, likeness, times=operation.how != "text")
     make_folder(path.parent)
     move(staged, path)
+    _remove_empty(staged.parent, kept)
 
 
 def _copy_into(file: BinaryIO, pieces: Iterable[bytes]) -> str:
