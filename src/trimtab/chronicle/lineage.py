@@ -119,6 +119,8 @@ class LineageAttempt:
     bugs: tuple[str, ...]
     mark: str
     sources: tuple[str, ...]
+    config_from: tuple[str, ...]
+    """Files that state its settings; empty: its log or the journal."""
     label: str
     """What its log or folder calls it."""
     ended_by: str
@@ -461,6 +463,7 @@ def _attempt(
         bugs=book.bugs_of(o.number),
         mark=mark,
         sources=_texts(o.data.get("sources")),
+        config_from=_texts(o.data.get("config_from")),
         label=plain(o.data.get("label"), limit=120),
         ended_by=plain(o.data.get("ended_by"), limit=40),
         seconds=seconds,
@@ -755,6 +758,7 @@ def _attempt_to_json(a: LineageAttempt) -> dict[str, object]:
         "environment": dict(a.environment),
         "settings": dict(a.settings),
         "config_hash": a.config_hash or None,
+        "config_from": list(a.config_from),
         "differs": list(_differences_to_json(a.differs)),
         "like": a.like or None,
         "but": list(_differences_to_json(a.but)),
