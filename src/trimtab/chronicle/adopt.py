@@ -32,6 +32,7 @@ __all__ = ["Adopted", "adopt", "incident_events", "write_run"]
 
 _ABLATION = re.compile(r"(?<![a-z])ablat", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"(?:global_?step|iter_|checkpoint-|step[-_]?)0*(\d{1,12})")
+_NO_REASON = re.compile("a new event file begins|a session starts")
 _FROM_SCRATCH = 1.5
 """First rows at most this many spacings above the first of the run begin from scratch. Ours."""
 _MAX_FILES = 20_000
@@ -260,7 +261,7 @@ def _record(
             parent=part.parent,
             parent_step=part.parent_step,
             settings=part.settings,
-            why=part.segment.why,
+            why=_why(part.segment),
             trial=part.ablation,
         )
         builder.extend(part.segment.step, part.segment.columns)
@@ -281,7 +282,7 @@ def _events(parts: Sequence[_Part], record: RunRecord, paths: Sequence[str]) -> 
             "number": part.number,
             "parent": part.parent,
             "parent_step": part.parent_step,
-            "why": segment.why,
+            "why": _why(segment),
             "trial": part.ablation,
             "adopted": True,
             "label": part.label,
@@ -300,6 +301,11 @@ def _events(parts: Sequence[_Part], record: RunRecord, paths: Sequence[str]) -> 
         shown = {k: v for k, v in data.items() if v not in ("", [], {}, None)}
         shown |= {"parent": part.parent, "parent_step": part.parent_step}
         yield Event(now, "attempt", part.number, int(segment.step[0]), shown)
+
+
+def _why(segment: Segment) -> str:
+    """Return why an attempt was begun; what a reader noticed of the files is no reason."""
+    return "" if _NO_REASON.match(segment.why) else segment.why
 
 
 def _iso(seconds: float | None) -> str:
