@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.chronicle.authority_words import AUTHORITY_EVENTS, authority_words
 from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.coverage import coverage_of, rearmed_words
 from trimtab.chronicle.journal import Event
@@ -275,6 +276,8 @@ def event_lines(event: Event) -> Iterator[str]:
         yield f"{at} fault of trimtab's own{where}: {md(d.get('error', 'unsaid'))}{old}"
     elif event.event == "rearmed":
         yield f"{at} {md(rearmed_words(d))}"
+    elif event.event in AUTHORITY_EVENTS:
+        yield f"{at} {md(authority_words(event))}"
     elif event.event == "repair":
         back = ", ".join(md(name) for name in _several(d.get("brought_back")))
         yield f"{at} the journal was repaired" + (f"; brought back: {back}" if back else "")
