@@ -15,8 +15,12 @@ __all__ = ["add"]
 def add(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the part."""
     parser = parts.add_parser("lineage", help="a logbook of 54 attempts over 140 k steps, timed")
-    parser.add_argument("--every", metavar="N", type=int, default=10, help="steps a row; default 10")
-    parser.add_argument("--repeats", metavar="N", type=int, default=5, help="times each form is made")
+    parser.add_argument(
+        "--every", metavar="N", type=int, default=10, help="steps a row; default 10"
+    )
+    parser.add_argument(
+        "--repeats", metavar="N", type=int, default=5, help="times each form is made"
+    )
     parser.add_argument("--keep", metavar="DIR", type=Path, help="leave logs, run and page there")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=_run)
