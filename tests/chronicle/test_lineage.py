@@ -90,6 +90,21 @@ def test_outcomes_follow_from_the_rows(lineage: Lineage) -> None:
     assert told["12.1"] == ("worked", "rows")
 
 
+def test_a_trial_that_was_kept_is_on_the_main_line() -> None:
+    trials = [
+        event("attempt", 60, n, number=n, parent="1.0", parent_step=60, trial=True)
+        for n in ("1.1", "1.2", "1.3")
+    ]
+    rows = record(("1.0", None, 1, 90), ("1.1", "1.0", 61, 80), ("1.2", "1.0", 61, 200),
+                  ("1.3", "1.0", 61, 70))  # fmt: skip
+    story = (opened("1.0", None, None), *trials)
+    assert lineage_of(story, rows).main_line == ("1.0",)
+    kept = event("decision", 80, "1.2", what="compare the trials", kept_attempt="1.2")
+    found = lineage_of((*story, kept), rows)
+    assert found.main_line == ("1.0", "1.2")
+    assert [a.kept_until for a in found.attempts] == [60, None, 200, None]
+
+
 def test_few_rows_are_unclear() -> None:
     short = lineage_of((opened("1.0", None, None, lr=1),), record(("1.0", None, 1, 10)))
     assert short.attempts[0].outcome == "unclear"

@@ -7,7 +7,6 @@ everything between them is made up.
 
 import json
 import math
-import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -114,21 +113,22 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "python pretrain_gpt.py --num-layers 32 --hidden-size 16384 --lr 6e-5 --fp16"
             f" --seed {seed} {options}\n"
         )
-        if number < 4:  # the rollback: all event files to an archive, then what is newer goes
-            archive = board / ("tb-7k-glitch" if number == 1 else f"tb-glitch-{number}")
-            archive.mkdir()
-            for file in board.glob("events*"):
-                shutil.copy2(file, archive)
-            back = TRIES[number + 1][0]
-            for file in board.glob("events*"):
-                file.unlink()
-            write_events(board, [r for r in rows_of(1) if r[0] <= back])
-    saved = root / "checkpoints"
-    for step in (3000, 6210):
-        (saved / f"global_step{step}").mkdir(parents=True)
-    (saved / "latest").write_text("global_step3000")
-    (saved / "latest_checkpointed_iteration.txt").write_text("3000")
+        for step in {1: (3000, 6210, 7110), 2: (6210, 6900), 3: (6300, 6900), 4: (3300,)}[number]:
+            save(root, step)
+        if number < 4:
+            back, name = TRIES[number + 1][0], "tb-7k-glitch" if number == 1 else f"tb-try-{number}"
+            asked = ["--to", str(back), "--archive", name, "--why", f"try {number} diverged"]
+            assert main(["rollback", str(root), *asked, "--apply"]) == 0
     return root
+
+
+def save(root: Path, step: int) -> None:
+    """Save a checkpoint as Megatron-DeepSpeed does: shards, then the pointers."""
+    folder = root / "checkpoints" / f"global_step{step}"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "mp_rank_00_model_states.pt").write_bytes(b"weights")
+    (root / "checkpoints" / "latest").write_text(f"global_step{step}")
+    (root / "checkpoints" / "latest_checkpointed_iteration.txt").write_text(str(step))
 
 
 @pytest.fixture(scope="module")
@@ -148,8 +148,6 @@ def tell_the_story(run: Path) -> None:
 
     note("Having a new seed re-randomizes the order of the data", "--why", "--attempt", "1.1",
          "--author", "S. Bekman")  # fmt: skip
-    note("moved all checkpoints after global_step6210 to another dir, fixed the latest* files,"
-         " copied the event files to tb-7k-glitch", "--solution", "--attempt", "1.0")  # fmt: skip
     note("the glitch happened very closely to the end of the LR warmup", "--hypothesis",
          "warm-up end", "--author", "Conglong Li", "--attempt", "1.1")  # fmt: skip
     note("shuffling did not change much", "--hypothesis", "bad data", "--status", "rejected",
@@ -184,8 +182,14 @@ def test_the_logbook_carries_every_fact_of_the_source(chronicle: Chronicle) -> N
         assert "Nodes: 64" in told
     assert "Started from scratch" in tries["1.0"]
     assert "Seed: 42" in tries["1.0"]
-    assert "moved all checkpoints after global\\_step6210" in tries["1.0"]
+    assert "rolled back from 7110 to 6210" in tries["1.0"]
+    assert "try 1 diverged" in tries["1.0"]
+    assert "moved aside: checkpoints/global\\_step7110" in tries["1.0"]
+    assert "checkpoints/latest: global\\_step7110 becomes global\\_step6210" in tries["1.0"]
+    assert "checkpointed\\_iteration.txt: 7110 becomes 6210" in tries["1.0"]
     assert "tb-7k-glitch" in tries["1.0"]
+    assert "rolled back from 6900 to 6210" in tries["1.1"]
+    assert "rolled back from 6900 to 3000" in tries["1.2"]
     assert "did not" in tries["1.0"]
     assert "(parent 1.0 @ 6210)" in tries["1.1"]
     assert "Same as 1.0, but: seed 42 → 43" in tries["1.1"]
@@ -203,6 +207,22 @@ def test_the_logbook_carries_every_fact_of_the_source(chronicle: Chronicle) -> N
     assert "| fp16 | open |" in known
     assert "Conglong Li" in known
     assert "3 restarts in " in text
+
+
+@pytest.mark.covers("S109")
+def test_the_folder_ends_as_the_source_says(cluster: Path) -> None:
+    saved = cluster / "checkpoints"
+    assert (saved / "latest").read_text() == "global_step3300"
+    assert sorted(p.name for p in saved.glob("global_step*")) == [
+        "global_step3000",
+        "global_step3300",
+    ]
+    board = cluster / "tr8-104B-logs" / "tensorboard"
+    assert {p.name for p in board.iterdir() if p.is_dir()} == {
+        "tb-7k-glitch",
+        "tb-try-2",
+        "tb-try-3",
+    }
 
 
 def test_copies_in_the_archives_are_counted_once(chronicle: Chronicle, adopted: Path) -> None:

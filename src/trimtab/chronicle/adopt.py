@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import orjson
 
-from trimtab.chronicle.journal import Event, Journal
+from trimtab.chronicle.journal import Event, Journal, read_journal
 from trimtab.chronicle.numbering import next_number, number_key, stated_number
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.chronicle.segments import Segment, put_together, segments_of
@@ -32,6 +32,7 @@ __all__ = ["Adopted", "adopt", "incident_events", "write_run"]
 
 _ABLATION = re.compile(r"(?<![a-z])ablat", re.IGNORECASE)
 _CHECKPOINT = re.compile(r"(?:global_?step|iter_|checkpoint-|step[-_]?)0*(\d{1,12})")
+_NO_REASON = re.compile("a new event file begins|a session starts")
 _FROM_SCRATCH = 1.5
 """First rows at most this many spacings above the first of the run begin from scratch. Ours."""
 _MAX_FILES = 20_000
@@ -82,6 +83,8 @@ def adopt(paths: Sequence[str | os.PathLike[str]]) -> Adopted:
     for path in paths:
         for source, outcome in read_each(path):
             if isinstance(outcome, ReadError):
+                if Path(source).name == "journal.jsonl":  # what commands wrote; see `_rollbacks`
+                    continue
                 left_out.append(str(outcome))
                 continue
             if not any(c in outcome.columns for c in ("loss", "val_loss")):
@@ -106,9 +109,10 @@ def adopt(paths: Sequence[str | os.PathLike[str]]) -> Adopted:
     saved = _checkpoint_steps(paths)
     _number(parts, saved)
     record = _record(parts, paths, notes)
+    events = [*_events(parts, record, [str(p) for p in paths]), *_rollbacks(parts, paths)]
     return Adopted(
         record=record,
-        events=tuple(_events(parts, record, [str(p) for p in paths])),
+        events=tuple(events),
         notes=tuple(notes),
         left_out=tuple(left_out),
     )
@@ -260,7 +264,7 @@ def _record(
             parent=part.parent,
             parent_step=part.parent_step,
             settings=part.settings,
-            why=part.segment.why,
+            why=_why(part.segment),
             trial=part.ablation,
         )
         builder.extend(part.segment.step, part.segment.columns)
@@ -281,7 +285,7 @@ def _events(parts: Sequence[_Part], record: RunRecord, paths: Sequence[str]) -> 
             "number": part.number,
             "parent": part.parent,
             "parent_step": part.parent_step,
-            "why": segment.why,
+            "why": _why(segment),
             "trial": part.ablation,
             "adopted": True,
             "label": part.label,
@@ -300,6 +304,38 @@ def _events(parts: Sequence[_Part], record: RunRecord, paths: Sequence[str]) -> 
         shown = {k: v for k, v in data.items() if v not in ("", [], {}, None)}
         shown |= {"parent": part.parent, "parent_step": part.parent_step}
         yield Event(now, "attempt", part.number, int(segment.step[0]), shown)
+
+
+def _why(segment: Segment) -> str:
+    """Return why an attempt was begun; what a reader noticed of the files is no reason."""
+    return "" if _NO_REASON.match(segment.why) else segment.why
+
+
+def _rollbacks(parts: Sequence[_Part], paths: Sequence[str | os.PathLike[str]]) -> Iterator[Event]:
+    """Yield what `trimtab rollback` wrote down in the folders, each under the attempt it ended."""
+    told = [
+        event
+        for path in paths
+        if (journal := RunDirectory(Path(path)).journal).is_file()
+        for event in read_journal(journal)[0]
+        if event.event == "rollback"
+    ]
+    followed: set[int] = set()
+    for event in told:
+        # The n-th rollback to a step is the one that the n-th attempt from there follows.
+        child = next(
+            (
+                i
+                for i, p in enumerate(parts)
+                if i and i not in followed and p.parent_step == event.data.get("to_step")
+            ),
+            None,
+        )
+        if child is None or event.data.get("state") == "undone":
+            yield replace(event, attempt=parts[-1].number)
+            continue
+        followed.add(child)
+        yield replace(event, attempt=parts[child - 1].number)
 
 
 def _iso(seconds: float | None) -> str:
@@ -373,11 +409,13 @@ def write_run(adopted: Adopted, incidents: Sequence[Event], out: Path) -> None:
 
 
 def _with_incidents(events: Sequence[Event], incidents: Sequence[Event]) -> Iterator[Event]:
-    """Yield each attempt with its incidents behind it."""
+    """Yield each attempt with its incidents, and the rollback that ended it, behind it."""
+    later = [*incidents, *(e for e in events if e.event == "rollback")]
     for event in events:
-        yield event
+        if event.event != "rollback":
+            yield event
         if event.event == "attempt":
-            yield from (i for i in incidents if i.attempt == event.attempt)
+            yield from (e for e in later if e.attempt == event.attempt)
 
 
 def _write_rows(record: RunRecord, index: int, path: Path) -> None:

@@ -5,7 +5,7 @@ time. A run that began without trimtab has the same journal once `trimtab adopt`
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal, get_args
@@ -119,6 +119,8 @@ class LineageAttempt:
     bugs: tuple[str, ...]
     mark: str
     sources: tuple[str, ...]
+    config_from: tuple[str, ...]
+    """Files that state its settings; empty: its log or the journal."""
     label: str
     """What its log or folder calls it."""
     ended_by: str
@@ -204,7 +206,8 @@ def lineage_of(events: Sequence[Event], record: RunRecord | None = None) -> Line
     opened = _opened(events, record)
     book = notebook_of(events)
     episodes = _episodes(events)
-    chain = _main_line(opened)
+    chosen = {str(e.data["kept_attempt"]) for e in events if e.data.get("kept_attempt")}
+    chain = _main_line(opened, chosen)
     kept = _kept_until(opened, chain)
     found: list[LineageAttempt] = []
     guard = _guard_outcomes(events)
@@ -303,10 +306,14 @@ def _opened(events: Sequence[Event], record: RunRecord | None) -> list[_Opened]:
     return list(found.values())
 
 
-def _main_line(opened: Sequence[_Opened]) -> list[str]:
-    """Return the attempts that lead to the last one that is no ablation and no left trial."""
+def _main_line(opened: Sequence[_Opened], chosen: Collection[str]) -> list[str]:
+    """Return the attempts that lead to the last one that is no ablation and no left trial.
+
+    `chosen`: trials that were kept.
+    """
     by_number = {o.number: o for o in opened}
-    ends = [o for o in opened if not o.trial and o.data.get("mark") != "ablation"]
+    ends = [o for o in opened if o.number in chosen or not o.trial]
+    ends = [o for o in ends if o.data.get("mark") != "ablation"]
     if not ends:
         return []
     chain: list[str] = []
@@ -461,6 +468,7 @@ def _attempt(
         bugs=book.bugs_of(o.number),
         mark=mark,
         sources=_texts(o.data.get("sources")),
+        config_from=_texts(o.data.get("config_from")),
         label=plain(o.data.get("label"), limit=120),
         ended_by=plain(o.data.get("ended_by"), limit=40),
         seconds=seconds,
@@ -687,7 +695,9 @@ def restart_words(lineage: Lineage) -> str:
     text = f"{count} restart{'s' * (count != 1)}"
     if lineage.days is not None:
         days = lineage.days
-        text += f" in {days:.0f} days" if days >= 2 else f" in {days * 24:.1f} h"
+        hours = days * 24
+        short = f" in {hours:.1f} h" if hours >= 1 else f" in {hours * 60:.0f} min"
+        text += f" in {days:.0f} days" if days >= 2 else short
     return f"{text}, {len(lineage.main_line)} of {len(lineage.attempts)} attempts on the main line"
 
 
@@ -755,6 +765,7 @@ def _attempt_to_json(a: LineageAttempt) -> dict[str, object]:
         "environment": dict(a.environment),
         "settings": dict(a.settings),
         "config_hash": a.config_hash or None,
+        "config_from": list(a.config_from),
         "differs": list(_differences_to_json(a.differs)),
         "like": a.like or None,
         "but": list(_differences_to_json(a.but)),

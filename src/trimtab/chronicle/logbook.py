@@ -428,7 +428,7 @@ def _surgery(at: str, event: Event) -> Iterator[str]:
         yield f"  - moved aside: {', '.join(names)}{more}"
     for pointer in _several(d.get("pointers")):
         if isinstance(pointer, Mapping):
-            yield f"  - {md(pointer.get('path'))} reads {md(pointer.get('told'))}"
+            yield f"  - {md(pointer.get('path'))}: {md(pointer.get('told'))}"
     for key, said in (("archive", "events archived in"), ("commit", "committed as")):
         if d.get(key):
             yield f"  - {said} {md(d[key])}"

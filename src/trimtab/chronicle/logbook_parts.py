@@ -1,5 +1,6 @@
 """What a logbook says by the lineage: headers of attempts, and tables over all of them."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 from urllib.parse import quote
@@ -143,7 +144,7 @@ def _header(a: LineageAttempt, lineage: Lineage) -> Iterator[str]:
         a.world_size and f"World size: {a.world_size}",
         a.layout and f"Layout: {a.layout}",
         a.seed and f"Seed: {a.seed}",
-        a.config_hash and f"Config: {a.config_hash}",
+        a.config_hash and f"Config: {a.config_hash}{_from(a)}",
     )
     dates = " to ".join(t[:16].replace("T", " ") for t in (a.begun, a.ended) if t)
     yield _joined(dates and f"{dates} UTC", a.state, duration(a.seconds))
@@ -186,6 +187,11 @@ def _header(a: LineageAttempt, lineage: Lineage) -> Iterator[str]:
     )
     if a.bugs:
         yield f"**Void**: bug {md(', '.join(a.bugs))}; nothing is concluded from this attempt"
+
+
+def _from(a: LineageAttempt) -> str:
+    names = ", ".join(re.split(r"[/\\\\]", c)[-1] for c in a.config_from)
+    return f" ({names})" if names else ""
 
 
 def _origin(a: LineageAttempt) -> str:

@@ -30,6 +30,9 @@ _ARGUMENT = re.compile(
     r"^\s*(?:\[[^\]]*\]:?\s*|\d+:\s*)?([a-z][\w-]{1,60}) \.{3,} (\S.{0,300}?)\s*$"
 )
 _FIRST_LINES = 4_000
+_FIRST_RECORDS = 20
+"""Lines with a loss behind which no launch states its settings any more. Ours: arguments may
+name a loss, too."""
 _MAX_SETTINGS = 600
 _MAX_BYTES = 2_000_000
 _LINES_OF_MACHINE = (
@@ -169,9 +172,10 @@ def _of_log(path: Path) -> tuple[dict[str, str], dict[str, str]]:
         with path.open("rb") as raw:
             if b"\0" in raw.read(4096):
                 return {}, {}
-        lines = TextLines(path)
-        for number, line in enumerate(lines):
-            if number >= _FIRST_LINES:
+        num_records = 0
+        for number, line in enumerate(TextLines(path)):
+            num_records += "loss" in line
+            if number >= _FIRST_LINES or num_records > _FIRST_RECORDS:
                 break
             if "..." in line and (match := _ARGUMENT.match(line)) and len(dump) < _MAX_SETTINGS:
                 dump.setdefault(match[1], match[2])

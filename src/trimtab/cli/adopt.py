@@ -70,7 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _text(found: Adopted, lineage: Lineage, out: Path | None) -> str:
-    lines = [f"{len(lineage.attempts)} attempts: {restart_words(lineage)}"]
+    count = len(lineage.attempts)
+    lines = [f"{count} attempt{'s' * (count != 1)}: {restart_words(lineage)}"]
     if out is None:
         lines.append("nothing was written; --out RUN makes a run directory of it")
     else:

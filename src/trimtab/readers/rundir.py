@@ -12,18 +12,25 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import numpy as np
+import orjson
+
 from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ReadError
 from trimtab.readers.base import TextLines
 from trimtab.readers.journal_seal import seal_state
 from trimtab.readers.jsonl import flatten, parse_object
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
-from trimtab.record import RecordBuilder, RunRecord
+from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, unit_scale
 
 __all__ = ["facts_among", "is_run_directory", "read_facts", "read_run_directory"]
 
 _CLIP_NAMES = frozenset({"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping"})
+_PLAIN = frozenset({int, float, type(None)})
+_WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+_MAX_PLAIN_BYTES = 32_000_000
+"""A larger file is read line by line: its rows as objects need four times its size."""
 _NUMBER = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 """The number of an attempt; it names a file, so it may hold nothing else."""
 
@@ -105,7 +112,8 @@ def _read(path: Path) -> RunRecord:
             why=branch.why,
             trial=branch.trial,
         )
-        num_torn += _read_samples(file, builder)
+        if not _add_plain(file, builder):
+            num_torn += _read_samples(file, builder)
         if builder.num_rows == num_before:
             without_rows[branch.number] = branch
     if builder.num_rows == 0:
@@ -197,6 +205,51 @@ def _attempt_events(journal: Path, notes: list[str]) -> Iterator[Mapping[str, ob
         event = parse_object(line)
         if event is not None and event.get("event") == "attempt":
             yield event
+
+
+def _add_plain(file: Path, builder: RecordBuilder) -> bool:
+    """Add all rows at once where every line is an object of numbers and the steps rise.
+
+    Returns:
+        False where a line is anything else, or the file is large; nothing was added then.
+    """
+    if file.stat().st_size > _MAX_PLAIN_BYTES:
+        return False
+    lines = file.read_bytes().split(b"\n")
+    try:
+        rows = orjson.loads(b"[" + b",".join(lines[:-1]) + b"]")
+    except orjson.JSONDecodeError:
+        return False
+    if lines[-1] or len(rows) != len(lines) - 1 or {type(r) for r in rows} != {dict}:
+        return False
+    shapes = dict.fromkeys(tuple(r) for r in rows)
+    keys = dict.fromkeys(k for shape in shapes for k in shape)
+    found = {key: [r.get(key) for r in rows] for key in keys}
+    for key, values in found.items():
+        if any(type(v) is str for v in values):
+            found[key] = [_WORDS.get(v, v) if type(v) is str else v for v in values]
+    if not all({type(v) for v in values} <= _PLAIN for values in found.values()):
+        return False
+    steps = [v for v in found.pop("step", []) if v is not None]
+    at = np.array(steps, dtype=np.float64)
+    if len(at) != len(rows) or not np.isfinite(at).all() or not (np.diff(at) > 0).all():
+        return False
+    names = {key: canonical(key) for key in found}
+    known = [name for name in names.values() if name is not None]
+    if len(set(known)) < len(known):
+        return False
+    columns: dict[str, Column] = {}
+    for key, values in found.items():
+        name = names[key]
+        present = np.array([v is not None for v in values])
+        if name is None:
+            builder.unread[key] = builder.unread.get(key, 0) + int(present.sum())
+            continue
+        builder.keys.setdefault(name, key)
+        scale = unit_scale(key) if name == "step_time_s" else 1.0
+        columns[name] = Column(np.array(values, dtype=np.float64) * scale, present)
+    builder.extend(at, columns)
+    return True
 
 
 def _read_samples(file: Path, builder: RecordBuilder) -> int:

@@ -38,8 +38,8 @@ _POINTS_ALL = 2_400
 """Points of the loss of all attempts together; each attempt has at least 40."""
 _POINTS_ONE = 500
 _LANE, _MOST_LANES = 9.0, 80
-_CROP = 0.995
-"""Share of the finite losses that the scale shows; what lies above is drawn at its edge."""
+_SHORT = 18
+"""Characters of a cell that is not broken into lines."""
 _MAX_IMAGE_BYTES = 5_000_000
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 
@@ -52,7 +52,7 @@ a { color: var(--select); } img { max-width: 100%; height: auto; border: 1px sol
 figure { margin: 0.6rem 0; } svg.picture { width: 100%; height: auto; display: block; }
 .wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
 th { text-align: left; color: var(--soft); font-weight: 600; } th, td { padding: 0.24rem 0.6rem 0.24rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
-td:first-child { white-space: nowrap; } td { overflow-wrap: anywhere; min-width: 3.2rem; }
+td.short { white-space: nowrap; } td.long { overflow-wrap: anywhere; min-width: 13rem; }
 .lane { stroke-width: 5; } .lane.dead { opacity: 0.4; } .joint { stroke: var(--soft); stroke-width: 1; opacity: 0.6; }
 """
 
@@ -142,7 +142,11 @@ def _table(lines: Sequence[str], pictures: Mapping[str, str], root: Path) -> str
     head = "".join(f"<th>{_inline(c, pictures, root)}</th>" for c in rows[0])
     body = "".join(
         "<tr>"
-        + "".join(f"<td>{_cell(c, i, rows[0], pictures, root)}</td>" for i, c in enumerate(r))
+        + "".join(
+            f'<td class="{"short" if len(c) <= _SHORT else "long"}">'
+            f"{_cell(c, i, rows[0], pictures, root)}</td>"
+            for i, c in enumerate(r)
+        )
         + "</tr>"
         for r in rows[2:]
     )
@@ -247,12 +251,15 @@ def _stretches(
     return found
 
 
-def _panel(stretches: Sequence[Stretch]) -> Panel:
-    """Return a panel whose scale is that of nearly all values: one divergence hides nothing."""
+def _panel(stretches: Sequence[Stretch], *, room_above: float) -> Panel:
+    """Return a panel whose scale is that of nearly all values: one divergence hides nothing.
+
+    `room_above`: how many times the range of the lower nine tenths is shown.
+    """
     y = np.concatenate([s.y for s in stretches])
-    high, low = float(np.quantile(y, _CROP)), float(y.min())
+    low = float(y.min())
     room = max(float(np.quantile(y, 0.9)) - low, 1e-9)
-    top = min(float(y.max()), max(high, low), low + 6 * room) if len(y) > 20 else float(y.max())
+    top = min(float(y.max()), low + room_above * room) if len(y) > 20 else float(y.max())
     shown = tuple(
         Stretch(attempt=s.attempt, live=s.live, trial=s.trial, x=s.x, y=np.minimum(s.y, top))
         for s in stretches
@@ -276,7 +283,7 @@ def _all(
     limits = _limits(stretches)
     lanes = min(len(attempts), _MOST_LANES)
     height = 220.0
-    panel = _panel(stretches)
+    panel = _panel(stretches, room_above=6.0)
     body = _frame(panel, limits, 22.0, height, "loss · dead branches faint · below: attempts")
     top = 22.0 + height + 10
     joints, lines, labels = [], [], []
@@ -338,7 +345,7 @@ def _one(
     title = f"loss of {a.number}" + (f", {a.parent} faint" if before else "")
     # Rows that the attempt gave up are its own story here: not faint.
     shown = [Stretch(attempt=s.attempt, live=True, trial=not s.live, x=s.x, y=s.y) for s in own]
-    body = _frame(_panel([*shown, *before]), limits, 22.0, 120.0, title)
+    body = _frame(_panel([*shown, *before], room_above=60.0), limits, 22.0, 120.0, title)
     axis = axis_svg(limits, 152.0, _WIDTH, axis_word(record))
     return _svg(body + axis, 182.0, title)
 
