@@ -58,7 +58,8 @@ class Shampoo(torch.optim.Optimizer):
 
 def _root(factor: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(factor)
-    return (vectors * values.clamp(min=1e-6) ** -0.25) @ vectors.T
+    root: Tensor = (vectors * values.clamp(min=1e-6) ** -0.25) @ vectors.T
+    return root
 
 
 class Matrices(nn.Module):
@@ -84,7 +85,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], str, tuple[s
 
 
 def guard_of(folder: Path, model: nn.Module, optimizer: Any, **settings: Any) -> Guard:
-    data = torch.randn(256, 6, generator=torch.Generator().manual_seed(2))
+    data: Any = torch.randn(256, 6, generator=torch.Generator().manual_seed(2))
     policy = Policy(probe_every_steps=2, snapshot_every_steps=2, checkpoint_in_background=False)
     return Guard(
         model,
@@ -185,6 +186,7 @@ def test_buffers_go_back_on_the_device_only_where_the_flag_says() -> None:
     kept = ForwardBuffers(model)
     for broken, goes_back in ((0.0, False), (1.0, True)):
         kept.keep()
+        assert model.norm.running_mean is not None
         before = model.norm.running_mean.clone()
         model(torch.randn(4, 6) + (math.nan if goes_back else 0.0))
         kept.put_back(where=torch.tensor(broken))

@@ -218,7 +218,8 @@ def guard_cost(load: GuardLoad) -> GuardCost:
 
 def _layers_of(params: float) -> float:
     """Return the layers of a GPT of a size: 12 n d^2 weights in n layers of width d = 128 n."""
-    return max((params / (12 * 128**2)) ** (1 / 3), 1.0)
+    layers: float = (params / (12 * 128**2)) ** (1 / 3)
+    return max(layers, 1.0)
 
 
 def bytes_text(count: float) -> str:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.state.training_state import StateDict
 
-__all__ = ["Workers", "WorkerStates"]
+__all__ = ["WorkerStates", "Workers", "fetch"]
 
 WorkerStates = list[Any]
 """Random state of each worker; None: as it was seeded."""
@@ -177,9 +177,7 @@ class Workers:
             if taken == number:
                 return batch
 
-    def _begin(
-        self, number: int, indices_of: Callable[[int], list[int] | None], end: int
-    ) -> None:
+    def _begin(self, number: int, indices_of: Callable[[int], list[int] | None], end: int) -> None:
         fresh = self._pool is None
         if self._pool is None:
             self._pool = self._make()

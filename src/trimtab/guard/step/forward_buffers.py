@@ -65,7 +65,9 @@ class ForwardBuffers:
             for now, then in zip(self._live(), self._copies, strict=True):
                 if now is not None and _alike(now, then):
                     # by choice, not by a product: 0 x NaN is NaN
-                    same = then if where is None else torch.where(where.to(now.device) > 0, then, now)
+                    same = (
+                        then if where is None else torch.where(where.to(now.device) > 0, then, now)
+                    )
                     now.copy_(same)
 
     def forget(self) -> None:
