@@ -77,8 +77,9 @@ def train(
     folder: Path, log: Path, *, kill_step: int | None = None, kill_after_s: float | None = None
 ) -> None:
     """Train to the end, or to the kill; write the loss of each step, and the state at the end."""
-    # an unlike seed: all that decides the future must come from the checkpoint
-    guard, model, parts = make(folder, seed=3 if not folder.exists() else 11)
+    # an unlike seed: all that decides the future must come from the checkpoint, once there is one
+    saved = any(folder.glob("checkpoints/step-*/manifest.json"))
+    guard, model, parts = make(folder, seed=11 if saved else 3)
     if kill_after_s is not None:
         threading.Timer(kill_after_s, lambda: os.kill(os.getpid(), signal.SIGKILL)).start()
     with log.open("a") as file:
