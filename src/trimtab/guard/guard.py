@@ -91,6 +91,7 @@ class Guard:
         detectors: Iterable[Detector[Any] | str] = (),
         thresholds: Mapping[str, float] | None = None,
         say: Callable[[str], None] | None = None,
+        validate: Iterable[Any] | Callable[[], Mapping[str, tuple[float, str]]] | None = None,
     ) -> None:
         """Take over a run; nothing of it is changed before the first step.
 
@@ -129,6 +130,11 @@ class Guard:
             thresholds: `detector.setting` -> number, such as `{"spike.threshold_sigma": 8}`.
             say: Shows one line to the user; default: standard error. In `observe` only the start,
                 the end, and each incident once.
+            validate: What the yardstick reads: a loader of held-out batches, which come through
+                your loop with `guard.phase == "probe"` and the model in eval mode; or a function
+                that evaluates the model itself and returns {name: (value, "up" or "down")}, the
+                good direction, the first of which is judged. Default: copies of a few batches from
+                the end of the data order. `Policy(yardstick_share=0)` switches it off.
 
         Raises:
             ConfigError: A setting is impossible, or the data cannot be rewound.
@@ -187,6 +193,7 @@ class Guard:
                         companion=companion,
                         is_old=is_old,
                         start_over=start_over,
+                        validate=validate,
                         notes=brought,
                     )
                 )
@@ -214,6 +221,7 @@ class Guard:
         self._shutdown = made.shutdown
         self._loop = made.loop
         self._gate = made.gate
+        self._readings = made.readings
 
     # -- the loop ---------------------------------------------------------------------------
 
@@ -342,6 +350,7 @@ class Guard:
     skip_samples = delegate(Control.skip_samples)
     skip_list = delegate(Control.skip_list)
     change_data = delegate(Control.change_data)
+    expect = delegate(Control.expect)
     undo = delegate(Control.undo)
     roll_back = delegate(Control.roll_back)
     start_over = delegate(Control.start_over)
@@ -437,8 +446,8 @@ class Guard:
 
     @property
     def phase(self) -> str:
-        """calm, probe or trial."""
-        return self._recovery.phase
+        """calm, probe or trial; the yardstick's batches come in `probe`, too."""
+        return "probe" if self._readings.active else self._recovery.phase
 
     @property
     def probing(self) -> bool:

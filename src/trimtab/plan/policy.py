@@ -8,12 +8,13 @@ made, not when the run is in trouble.
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ConfigError
+from trimtab.plan.authority import AtDeadline, Authority, Permission
 from trimtab.plan.probe_names import PROBES
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER
 from trimtab.text import is_number
@@ -104,6 +105,12 @@ class Policy:
     probes_off: tuple[str, ...] = ()
     """Probes that are left out, by name as in `plan.probe_names.PROBES`."""
 
+    yardstick_share: float = 0.01
+    """Most of the time that is spent on reading a few fixed batches in eval mode while the run is
+    calm, share; 0 switches the yardstick off, in trouble too. Ours."""
+    yardstick_batches: int = 2
+    """Fixed batches of the yardstick, count; more are read less often. Ours."""
+
     rollback_margin_steps: int = 2
     """Steps between the restore point and the first sign, at least. Ours."""
     max_rollbacks: int = 6
@@ -152,8 +159,8 @@ class Policy:
     verify_steps: int = 64
     """Steps after a rollback before the outcome is judged, optimizer steps. Ours."""
     verify_tolerance: float = 0.01
-    """Distance from the pre-onset trend that counts as back on it, share of the descent so far (30 to
-    200 sigma of the loss). Ours."""
+    """Distance from the pre-onset trend that counts as back on it, share of the descent so far
+    (30 to 200 sigma of the loss). Ours."""
     cooldown_steps: int = 64
     """Steps after an action in which no second one is started, optimizer steps; non-finite values
     are exempt. Ours: the length of one verification."""
@@ -166,6 +173,18 @@ class Policy:
     max_wasted_share: float = 0.6
     """Most steps that may be off the final lineage, trials included, share of effective steps.
     Ours."""
+
+    authority: Mapping[str, Permission] = field(default_factory=dict)
+    """What may be done without a person: never, ask or act for each class of action, as listed in
+    `plan.authority.ACTION_CLASSES`. A class that is not named may act, as far as `mode` allows."""
+    per_day: Mapping[str, int] = field(default_factory=dict)
+    """Most actions of a class within 24 hours, count; beyond it the class is `never`. Empty: no
+    limit."""
+    ask_deadline_s: float = 3600.0
+    """How long an answer to a staged action is waited for, seconds; training goes on. Ours."""
+    at_deadline: AtDeadline = "wait"
+    """What holds for a staged action without an answer. wait: nothing is done and the request stays
+    open; never: as if denied; act: as if approved. Ours."""
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
@@ -195,6 +214,9 @@ class Policy:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
                 )
+        share: object = self.yardstick_share
+        if not is_number(share) or not 0 <= self.yardstick_share <= 1:
+            raise ConfigError(f"yardstick_share is {share!r}, expected a number from 0 (off) to 1")
         if not isinstance(self.checkpoint_in_background, bool):
             raise ConfigError(
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or"
@@ -219,6 +241,17 @@ class Policy:
             )
         self._check_factors()
         self._check_names()
+        _ = self.permissions  # refuses what is impossible
+
+    @property
+    def permissions(self) -> Authority:
+        """What may be done without a person, as one value that the supervisor reads, too."""
+        return Authority(
+            allowed=self.authority,
+            per_day=self.per_day,
+            ask_deadline_s=self.ask_deadline_s,
+            at_deadline=self.at_deadline,
+        )
 
     def _check_names(self) -> None:
         for name, known in (("arms", tuple(ARM_BY_ID)), ("probes_off", PROBES), ("past_runs", ())):
@@ -318,6 +351,7 @@ _LEAST: Mapping[str, int] = {
     "verify_steps": 1,
     "cooldown_steps": 0,
     "probe_margin_batches": 0,
+    "yardstick_batches": 1,
 }
 """Whole-number settings and their least value."""
 

@@ -329,8 +329,7 @@ class DataOrder:
         """
         if self._workers is not None:
             return self._workers.take(number, self._wanted, len(self._batches))
-        batch = fetch(self._loader.dataset, self._loader.collate_fn, self._cleaned(number))
-        return _pinned(batch) if self._loader.pin_memory else batch
+        return self.load_items(self._cleaned(number))
 
     def _wanted(self, number: int) -> list[int] | None:
         return None if self._is_skipped(number) else self._cleaned(number)
@@ -368,6 +367,24 @@ class DataOrder:
             for i, indices in enumerate(self._batches)
             if self._id(i) <= last and first <= self._id(i) + len(indices) * self.replicas - 1
         )
+
+    @property
+    def num_batches(self) -> int:
+        """Batches of the epoch under way; 0 before the first."""
+        return len(self._batches)
+
+    def last_batches(self, count: int) -> list[list[int]]:
+        """Return the indices of the last batches of the epoch's order; none before the first.
+
+        A short last batch is left out where there are others.
+        """
+        whole = [b for b in self._batches if len(b) == max(map(len, self._batches))]
+        return [list(b) for b in whole[-count:]]
+
+    def load_items(self, indices: list[int]) -> object:
+        """Return the batch of these indices of the dataset; the cursor stays where it is."""
+        batch = fetch(self._loader.dataset, self._loader.collate_fn, indices)
+        return _pinned(batch) if self._loader.pin_memory else batch
 
     def _start_epoch(self) -> None:
         self._epoch += 1

@@ -89,6 +89,7 @@ class Shutdown:
         self._write_what_waits()
         self._parts.data.close()
         self._parts.probes.close()
+        self._recovery.close()
         self._parts.recorder.close()
         if self._lock is not None:
             self._lock.release()

@@ -14,6 +14,7 @@ from trimtab.guard.recovery.change_effects import ChangeEffects
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.guard.recovery.notices import Notices
 from trimtab.guard.recovery.recurrence import RecurringSpikes
+from trimtab.guard.recovery.shadow import Shadow
 from trimtab.guard.recovery.triage import puts_in_doubt
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Approach, Case, Verification
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import Key, RestorePoint
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
     from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
     from trimtab.plan.policy import Policy
@@ -34,17 +36,21 @@ __all__ = [
     "Capturing",
     "FindingOlderState",
     "GoingFurtherBack",
+    "Grant",
     "Leaving",
     "LeftCase",
     "Opening",
     "Pending",
     "Phase",
+    "ReadingWanted",
     "RecoveryState",
     "Reporting",
+    "Request",
     "Responding",
     "StartingProbe",
     "StartingTrial",
     "Surveying",
+    "Watch",
 ]
 
 Phase = Literal["calm", "probe", "trial"]
@@ -139,6 +145,8 @@ class Leaving:
     """No remedy is kept; the base of the case is being restored."""
 
     ending: Wait | GiveUp
+    asks: tuple[str, ...] = ()
+    """Classes of action that a person is asked for then."""
 
 
 Pending = (
@@ -156,7 +164,71 @@ Pending = (
 )
 
 
+# -- what a person is asked -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """An action that waits for a person."""
+
+    id: str = ""
+    kind: str
+    """Of the incident."""
+    classes: tuple[str, ...]
+    """Classes of action that are asked for."""
+    step: int
+    """At which it was staged."""
+    target_step: int
+    after_trials: bool = False
+    """Whether what may act by itself was tried before, and did not hold."""
+    found: IncidentInRecord | None = None
+    event: StepDone | None = None
+    approach: Approach | None = None
+    """None, all three: it was staged before a restart."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a person has allowed for the next incident of a kind."""
+
+    kind: str
+    classes: tuple[str, ...]
+    only: bool = False
+    """Whether nothing else is tried with it: the rest was, and did not hold."""
+
+
 # -- the state ------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ReadingWanted:
+    """A reading of the yardstick, on which what comes next is decided."""
+
+    event: StepDone
+    """The step after which it is asked for; what comes next goes on with it."""
+    target_step: int
+    """Also read the newest state in memory at or before this step."""
+    point: RestorePoint | None = None
+    """Read this state instead; None: the one above."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Trouble that was left alone: the fixed batches are read again, each time after twice as long.
+
+    What goes on (data that is bad for some time yet) may still do harm.
+    """
+
+    keys: frozenset[Key]
+    """Of the alarms that were left alone."""
+    target_step: int
+    """The older state is that at or before this step."""
+    losses: tuple[float, ...]
+    """Of the fixed batches when they were left alone."""
+    base: tuple[float, ...]
+    """Of the older state then."""
+    due_step: int
+    wait_steps: int
 
 
 @dataclass(frozen=True)
@@ -207,6 +279,10 @@ class RecoveryState:
     advising_only: bool = False
     given_up: str = ""
     """Why nothing is tried any more; empty as long as something is."""
+    wants: ReadingWanted | None = None
+    """A reading that is waited for; until it is there, no step is done."""
+    watch: Watch | None = None
+    """Trouble that was left alone, as long as it is looked after."""
     left: LeftCase | None = None
     """What the last case that was left without a remedy has shown."""
     times_stood_down: int = 0
@@ -221,6 +297,15 @@ class RecoveryState:
     recurrence: RecurringSpikes = field(default_factory=RecurringSpikes)
     effects: ChangeEffects = field(default_factory=ChangeEffects)
     notices: Notices = field(default_factory=Notices)
+    request: Request | None = None
+    """What waits for a person; nothing is acted on meanwhile."""
+    num_requests: int = 0
+    """Staged so far in the run, count."""
+    granted: Grant | None = None
+    expected: tuple[ExpectedChange, ...] = ()
+    """Announced changes."""
+    shadow: Shadow = field(default_factory=Shadow)
+    """What `act` would have done, where nothing is done."""
 
     @property
     def pause_steps(self) -> int:
@@ -260,6 +345,8 @@ class RecoveryState:
         found: list[RestorePoint] = []
         if self.case is not None:
             found += [self.case.base, *(end for _, end in self.case.ends)]
+        if self.wants is not None and self.wants.point is not None:
+            found.append(self.wants.point)
         if isinstance(self.pending, StartingTrial):
             found.append(self.pending.point)
         elif isinstance(self.pending, Surveying):
