@@ -191,3 +191,18 @@ def test_buffers_go_back_on_the_device_only_where_the_flag_says() -> None:
         model(torch.randn(4, 6) + (math.nan if goes_back else 0.0))
         kept.put_back(where=torch.tensor(broken))
         assert torch.equal(model.norm.running_mean, before) == goes_back
+
+
+@pytest.mark.parametrize(("clip", "told"), [(1e-9, True), (1.0, False)])
+def test_a_clip_that_shrinks_the_updates_of_muon_is_told(
+    tmp_path: Path, clip: float, told: bool
+) -> None:
+    torch.manual_seed(0)
+    model = Matrices()
+    optimizer = torch.optim.Muon(model.parameters(), lr=1e-3)
+    guard = guard_of(tmp_path, model, optimizer, clip=clip)
+    for batch in guard:
+        guard.backward((model(batch) - batch).square().mean())
+        guard.step()
+    journal = (tmp_path / "run" / "journal.jsonl").read_text(encoding="utf-8")
+    assert journal.count("Muon's updates of 2 of 2 matrices are smaller") == int(told)

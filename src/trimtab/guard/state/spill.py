@@ -27,9 +27,10 @@ from trimtab.guard.distributed.sharding import local
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from trimtab.guard.state.training_state import StateDict
-
 __all__ = ["Spill", "Spilled", "spill_folder"]
+
+StateDict = dict[str, Any]
+"""Nested plain data and tensors."""
 
 _LEAST_BYTES = 1 << 12
 """Smaller tensors stay in memory."""
@@ -188,7 +189,8 @@ def _written(file: Any, value: object, keep: frozenset[int]) -> object:
     mine = local(value)
     if mine.nbytes < _LEAST_BYTES or mine.untyped_storage().data_ptr() in keep:
         return value
-    raw = memoryview(mine.contiguous().reshape(-1).view(torch.uint8).numpy())
+    array: Any = mine.contiguous().reshape(-1).view(torch.uint8).numpy()
+    raw = memoryview(array)
     offset = file.tell()
     file.write(raw)
     like = torch.empty(mine.shape, dtype=mine.dtype, device="meta")
