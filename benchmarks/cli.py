@@ -323,6 +323,8 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_guard.add_tail,
     cli_guard.add_acceptance,
     cli_guard.add_families,
+    cli_guard.add_plan,
+    cli_guard.add_loader,
     cli_power.add_power,
     cli_power.add_durability,
     cli_fuzz.add,

@@ -14,7 +14,15 @@ from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
 from trimtab.lab.scenarios import ACCEPTANCE
 
-__all__ = ["add_acceptance", "add_cost", "add_families", "add_tail", "parse_seeds"]
+__all__ = [
+    "add_acceptance",
+    "add_cost",
+    "add_families",
+    "add_loader",
+    "add_plan",
+    "add_tail",
+    "parse_seeds",
+]
 
 Parts: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
@@ -233,3 +241,58 @@ def _bench(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_json(document)
     return 0
+
+
+def add_plan(parts: Parts) -> None:
+    """Add the part that holds `trimtab plan guard` against runs."""
+    plan = parts.add_parser(
+        "guard-plan", help="what `trimtab plan guard` prints over what runs hold, send and take"
+    )
+    plan.add_argument("--threads", type=whole_number(1, 256), default=1)
+    plan.add_argument("--match", metavar="REGEX", default="", help="of a case's fields")
+    plan.add_argument("--json", action="store_true")
+    plan.set_defaults(run=_plan)
+
+
+def add_loader(parts: Parts) -> None:
+    """Add the part that measures a loader with workers."""
+    loader = parts.add_parser(
+        "loader", help="throughput of a loader with workers through the guard, over without it"
+    )
+    loader.add_argument("--pairs", type=whole_number(1, 1000), default=7)
+    loader.add_argument("--workers", type=whole_number(1, 64), default=2)
+    loader.add_argument("--item-ms", type=float, default=0.6, metavar="X")
+    loader.add_argument("--threads", type=whole_number(1, 256), default=1)
+    loader.add_argument("--json", action="store_true")
+    loader.set_defaults(run=_loader)
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    module: Any = load_lab("benchmarks.guard_plan", arguments.threads)
+    try:
+        wanted = re.compile(arguments.match)
+    except re.error as error:
+        raise ConfigError(f"--match {arguments.match!r} is no pattern: {error}") from None
+    cases = tuple(c for c in module.CASES if wanted.search(str(c)))
+    document = module.run_plan_bench(say=_say(arguments), cases=cases)
+    if arguments.json:
+        print_json(document)
+    return 0
+
+
+def _loader(arguments: argparse.Namespace) -> int:
+    module: Any = load_lab("benchmarks.loader_cost", arguments.threads)
+    document = module.run_loader_bench(
+        pairs=arguments.pairs,
+        workers=arguments.workers,
+        item_ms=arguments.item_ms,
+        say=_say(arguments),
+    )
+    if arguments.json:
+        print_json(document)
+    return 0
+
+
+def _say(arguments: argparse.Namespace) -> Any:
+    stream = sys.stderr if arguments.json else sys.stdout
+    return lambda line: print(line, file=stream, flush=True)

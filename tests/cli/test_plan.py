@@ -182,3 +182,40 @@ def test_knobs_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert set(toggle["metrics"]) == {"loss", "loss spread", "grad norm", "alarms"}
     assert toggle["label"] == "worse"
     assert "clip 1.0 to off" in said(capsys, "knobs", run)
+
+
+def test_what_a_guard_of_seven_billion_weights_holds(capsys: pytest.CaptureFixture[str]) -> None:
+    size = ("guard", "--params", "7e9", "--optimizer", "adamw", "--world", "64")
+    text = said(capsys, *size, "--step-seconds", "2")
+    assert text.startswith("7e+09 weights, adamw, 64 ranks: 16 of 16 snapshots fit in host memory")
+    assert "one snapshot      1.31 GB a rank" in text
+    assert "0.72% of the time with steps of 2 s" in text
+    assert "assumed: 2 numbers of 4 bytes of optimizer state" in text
+
+    run = document(capsys, *size)["runs"][0]
+    assert run["snapshot"] == pytest.approx(7e9 * 12 / 64, rel=1e-3)
+    assert run["share_of_step"] is None
+    half = document(capsys, *size, "--trainable", "0.5")["runs"][0]
+    assert half["held_once"] == pytest.approx(3.5e9 * 2 / 64)
+    assert half["snapshot"] == pytest.approx(run["snapshot"] / 2, rel=1e-3)
+
+
+def test_fewer_snapshots_fit_a_smaller_host_and_none_a_tiny_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sizes = document(capsys, "guard", "--host-free-gib", "200", "--world", "256")["runs"]
+    assert [run["params"] for run in sizes] == [7e9, 70e9, 175e9]
+    kept = [run["kept"] for run in sizes]
+    assert kept[0] == 16 > kept[1] > kept[2] >= 1
+    assert all(run["memory"] <= run["budget"] for run in sizes)
+    none = said(capsys, "guard", "--params", "175e9", "--world", "8", "--replicated")
+    assert "no snapshot fits: act refuses to start" in none
+    assert "sharded over all ranks" not in none
+    spilled = document(capsys, "guard", "--world", "256", "--host-free-gib", "200", "--spill")
+    assert [run["kept"] for run in spilled["runs"]] == [16, 16, 16]
+
+
+def test_a_guard_of_an_impossible_run_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "world is 0, expected" in failed(capsys, "guard", "--world", "0")
+    assert "trainable is 2.0" in failed(capsys, "guard", "--trainable", "2")
+    assert "--step-seconds is -1.0" in failed(capsys, "guard", "--step-seconds", "-1")

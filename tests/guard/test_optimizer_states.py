@@ -58,7 +58,8 @@ class Shampoo(torch.optim.Optimizer):
 
 def _root(factor: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(factor)
-    return (vectors * values.clamp(min=1e-6) ** -0.25) @ vectors.T
+    root: Tensor = (vectors * values.clamp(min=1e-6) ** -0.25) @ vectors.T
+    return root
 
 
 class Matrices(nn.Module):
@@ -84,7 +85,7 @@ OPTIMIZERS: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], str, tuple[s
 
 
 def guard_of(folder: Path, model: nn.Module, optimizer: Any, **settings: Any) -> Guard:
-    data = torch.randn(256, 6, generator=torch.Generator().manual_seed(2))
+    data: Any = torch.randn(256, 6, generator=torch.Generator().manual_seed(2))
     policy = Policy(probe_every_steps=2, snapshot_every_steps=2, checkpoint_in_background=False)
     return Guard(
         model,
@@ -185,7 +186,23 @@ def test_buffers_go_back_on_the_device_only_where_the_flag_says() -> None:
     kept = ForwardBuffers(model)
     for broken, goes_back in ((0.0, False), (1.0, True)):
         kept.keep()
+        assert model.norm.running_mean is not None
         before = model.norm.running_mean.clone()
         model(torch.randn(4, 6) + (math.nan if goes_back else 0.0))
         kept.put_back(where=torch.tensor(broken))
         assert torch.equal(model.norm.running_mean, before) == goes_back
+
+
+@pytest.mark.parametrize(("clip", "told"), [(1e-9, True), (1.0, False)])
+def test_a_clip_that_shrinks_the_updates_of_muon_is_told(
+    tmp_path: Path, clip: float, told: bool
+) -> None:
+    torch.manual_seed(0)
+    model = Matrices()
+    optimizer = torch.optim.Muon(model.parameters(), lr=1e-3)
+    guard = guard_of(tmp_path, model, optimizer, clip=clip)
+    for batch in guard:
+        guard.backward((model(batch) - batch).square().mean())
+        guard.step()
+    journal = (tmp_path / "run" / "journal.jsonl").read_text(encoding="utf-8")
+    assert journal.count("Muon's updates of 2 of 2 matrices are smaller") == int(told)

@@ -130,6 +130,7 @@ def test_a_bad_gradient_leaves_both_updates_out(tmp_path: Path) -> None:
     s = make()
     guard, _, _ = guarded(s, tmp_path / "run", mode="act", steps=12)
     steps = iter(guard)
+    before: dict[str, torch.Tensor] = {}
     for number in range(5):
         loss = s.loss(next(steps))
         before = {k: v.clone() for k, v in s.model.state_dict().items()}

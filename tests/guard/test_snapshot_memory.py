@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
@@ -26,6 +26,7 @@ class Adapted(nn.Module):
         self.base = nn.Linear(WIDTH, 4 * WIDTH)
         self.out = nn.Linear(4 * WIDTH, WIDTH)
         self.low = nn.Linear(WIDTH, WIDTH)
+        self.table: Tensor
         self.register_buffer("table", torch.randn(WIDTH, 4 * WIDTH))
         if frozen:
             self.base.requires_grad_(False)
@@ -38,15 +39,16 @@ class Adapted(nn.Module):
 
 def run_of(
     folder: Path, *, frozen: bool = False, steps: int = 60, **policy: Any
-) -> tuple[Guard, nn.Module, list[str]]:
+) -> tuple[Guard, Adapted, list[str]]:
     torch.manual_seed(0)
     model = Adapted(frozen=frozen)
     optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
     said: list[str] = []
+    loader: Any = DataLoader(TensorDataset(torch.randn(512, WIDTH)), batch_size=4)
     guard = Guard(
         model,
         optimizer,
-        data=DataLoader(torch.randn(512, WIDTH), batch_size=4),
+        data=loader,
         steps=steps,
         run=folder / "run",
         mode="act",
@@ -57,7 +59,7 @@ def run_of(
 
 
 def train(guard: Guard, model: nn.Module) -> None:
-    for batch in guard:
+    for (batch,) in guard:
         guard.backward((model(batch) - batch).square().mean())
         guard.step()
 
@@ -80,7 +82,7 @@ def test_fewer_are_kept_where_no_more_fit(tmp_path: Path) -> None:
     one = snapshot_bytes(False, tmp_path / "a")
     guard, model, said = run_of(tmp_path / "b", snapshot_memory_gib=4.7 * one / GIB)
     held: list[int] = []
-    for batch in guard:
+    for (batch,) in guard:
         guard.backward((model(batch) - batch).square().mean())
         guard.step()
         ring = guard._parts.points.ring.items
@@ -127,7 +129,7 @@ def test_frozen_weights_are_held_once_and_put_right(tmp_path: Path) -> None:
     guard, model, _ = run_of(tmp_path, frozen=True, steps=20)
     steps = iter(guard)
     for _ in range(10):
-        batch = next(steps)
+        (batch,) = next(steps)
         guard.backward((model(batch) - batch).square().mean())
         guard.step()
     ring = guard._parts.points.ring.items
@@ -136,7 +138,7 @@ def test_frozen_weights_are_held_once_and_put_right(tmp_path: Path) -> None:
     assert len({s.training["model"]["low.weight"].data_ptr() for s in ring}) == len(ring)
     sound = model.base.weight.detach().clone()
     model.base.weight.data[0, 0] = -model.base.weight.data[0, 0]  # one bit of a frozen weight
-    batch = next(steps)
+    (batch,) = next(steps)
     guard.backward((model(batch) - batch).square().mean())
     guard.step()
     guard.control.roll_back(10, why="test", confirm=True)
@@ -152,7 +154,7 @@ def test_snapshots_on_a_disk_are_put_back_bit_for_bit(tmp_path: Path) -> None:
     steps = iter(guard)
     states: dict[int, dict[str, Tensor]] = {}
     for step in range(1, 41):
-        batch = next(steps)
+        (batch,) = next(steps)
         guard.backward((model(batch) - batch).square().mean())
         guard.step()
         states[step] = {k: v.clone() for k, v in model.state_dict().items()}

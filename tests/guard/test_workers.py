@@ -134,10 +134,11 @@ def test_left_out_samples_are_not_handed_out_and_the_rest_is_as_it_was(tmp_path:
 def test_a_worker_that_dies_is_one_clear_error(tmp_path: Path) -> None:
     loader = loader_of(dataset=Noisy(dies_at=20), shuffle=False)
     guard = guarded(tmp_path, loader, 11)
-    with pytest.raises((ActError, RuntimeError), match=r"worker \(?p") as caught:
+    # torch may raise its own from a signal's handler, in the middle of a step
+    with pytest.raises((ActError, RuntimeError), match=r"worker \(pid|worker p") as caught:
         train(guard)
+    assert guard.step_number <= 5
     if isinstance(caught.value, ActError):
-        assert "killed by signal" in str(caught.value) or "unexpectedly" in str(caught.value)
         assert "lower num_workers" in str(caught.value)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from trimtab.analysis.settings_diff import flat_config
 from trimtab.bounded_toml import read_toml_text
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.cli import plan_search
+from trimtab.cli import plan_guard, plan_search
 from trimtab.cli.output import print_json, tell
 from trimtab.config_rules.lint import lint
 from trimtab.config_rules.spelling import spell
@@ -83,6 +83,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
     plan_search.add_machines(kinds, run)
     plan_search.add_direction(kinds, run)
+    plan_guard.add_guard(kinds, run)
 
     fallback = kinds.add_parser("fallback", help="until when published settings can take over")
     for name, what in (

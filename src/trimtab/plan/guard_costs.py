@@ -59,6 +59,9 @@ _ROW_VALUES = 11
 _PROBE_VALUES, _PROBE_VALUES_PER_LAYER = 16, 5
 """The same of a full reading of the model, and per layer of it."""
 
+_SNAPSHOT_VALUES = 4
+"""The same of each snapshot: whether it was made, and how many fit."""
+
 FIXED_BYTES = 13_000
 """Of a snapshot beside the tensors: the random states of the process and of the data's order."""
 
@@ -192,7 +195,8 @@ def guard_cost(load: GuardLoad) -> GuardCost:
     memory = in_memory * snapshot + held_once
     layers = load.layers or round(_layers_of(load.params))
     probes = (_PROBE_VALUES + _PROBE_VALUES_PER_LAYER * layers) / load.probe_every
-    sent = 8 * (_ROW_VALUES + probes) * (load.world - 1)
+    agreed = _SNAPSHOT_VALUES / load.snapshot_every
+    sent = 8 * (_ROW_VALUES + probes + agreed) * (load.world - 1)
     on_disk = trained * (load.weight_bytes + state) + held_once * parts
     copying = snapshot / (load.copy_gb_s * 1e9)
     share = None
@@ -218,7 +222,8 @@ def guard_cost(load: GuardLoad) -> GuardCost:
 
 def _layers_of(params: float) -> float:
     """Return the layers of a GPT of a size: 12 n d^2 weights in n layers of width d = 128 n."""
-    return max((params / (12 * 128**2)) ** (1 / 3), 1.0)
+    layers: float = (params / (12 * 128**2)) ** (1 / 3)
+    return max(layers, 1.0)
 
 
 def bytes_text(count: float) -> str:

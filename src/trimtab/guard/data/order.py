@@ -561,12 +561,16 @@ def generators_of(loader: DataLoader[object]) -> list[torch.Generator]:
 
 def _workers_of(loader: DataLoader[object]) -> Workers | None:
     """Return the worker processes that a loader asks for; None where it asks for none."""
-    return Workers(loader) if isinstance(loader, DataLoader) and loader.num_workers > 0 else None
+    given: object = loader  # a trainer may pass something that only looks like one
+    return Workers(loader) if isinstance(given, DataLoader) and loader.num_workers > 0 else None
 
 
 def _pinned(batch: object) -> object:
     """Return a batch in pinned memory; as it is where there is no accelerator."""
-    return pin_memory(batch) if torch.accelerator.is_available() else batch
+    if not torch.accelerator.is_available():
+        return batch
+    pinned: object = pin_memory(batch)  # type: ignore[no-untyped-call]
+    return pinned
 
 
 def _length(sampler: Any) -> int | None:

@@ -9,9 +9,11 @@ ones again: after a rollback, a restart of the script, and beside a loop without
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import random
 import re
+import time
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.state.training_state import StateDict
 
-__all__ = ["Workers", "WorkerStates"]
+__all__ = ["WorkerStates", "Workers", "fetch"]
 
 WorkerStates = list[Any]
 """Random state of each worker; None: as it was seeded."""
@@ -34,6 +36,9 @@ WorkerStates = list[Any]
 _DIED = re.compile(r"DataLoader worker \(pid(?:\(s\))? ([\d, ]+)\)(.*)", re.DOTALL)
 
 _AS_SEEDED = "as seeded"
+
+_HEARD_WITHIN_S = 0.2
+"""Time in which the signal of a child's end arrives."""
 
 Task = tuple[Any, "list[int] | None"]
 """Random state to begin with, or None; indices of one batch, or None for one that is left out."""
@@ -138,6 +143,15 @@ class Workers:
         """End the processes; a batch that is taken later starts them again."""
         self._batches = self._pool = None
 
+    def _end(self) -> None:
+        """Let go of the processes; that one of them died is taken as heard."""
+        until = time.monotonic() + _HEARD_WITHIN_S
+        while self._pool is not None or time.monotonic() < until:
+            # torch raises from the handler of SIGCHLD, which may come only now
+            with contextlib.suppress(RuntimeError):
+                self._batches = self._pool = None
+                time.sleep(0.01)
+
     def restart(self) -> None:
         """Forget what was fetched ahead: the next batch is fetched anew."""
         self._batches = None
@@ -164,7 +178,10 @@ class Workers:
                 how = _death(error)
                 if not how:
                     raise  # the dataset's own
-                self._pool = None
+                # what refers to the iteration keeps its processes watched, and their end is told
+                # once more, wherever the process happens to be
+                error.__traceback__ = error.__context__ = error.__cause__ = None
+                self._end()
                 raise ActError(
                     f"data: {how} while batch {number} of the epoch was fetched. A kill is most"
                     " often memory: lower num_workers or prefetch_factor, or give the container more"

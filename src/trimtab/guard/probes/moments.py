@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Moments",
     "UpdateProbe",
+    "below_eps",
     "checksum_of_copies",
     "kept_tensors",
     "largest_of",
@@ -226,6 +227,37 @@ def starved(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> tuple
         for (name, v, g, least), low in zip(pairs, lowest, strict=True)
         if low == 0 and bool(((v == 0) & (g.abs().float() > least)).any())
     )
+
+
+def below_eps(
+    optimizer: torch.optim.Optimizer, names: Mapping[int, str]
+) -> tuple[int, int, str, float] | None:
+    """Return (how many, of how many, name, share) of Muon's matrices whose updates are too small.
+
+    Muon divides its momentum by its norm, so that clipping does not change the size of an update;
+    but only down to `eps`. Below it the update has only that share of the size that its rate
+    stands for, and nothing shows it. The smallest is named; None where all are above.
+    """
+    found = [
+        (names.get(id(p), "?"), local(held["momentum_buffer"]), float(group["eps"]))
+        for group in optimizer.param_groups
+        if "ns_steps" in group and isinstance(group.get("eps"), int | float)
+        for p in group["params"]
+        if isinstance(held := optimizer.state.get(p), dict) and "momentum_buffer" in held
+    ]
+    found = [(name, buffer, eps) for name, buffer, eps in found if buffer.numel() and eps > 0]
+    if not found:
+        return None
+    norms = torch.stack([n.float() for n in torch._foreach_norm([b for _, b, _ in found])]).tolist()
+    low = [
+        (norm / eps, name)
+        for (name, _, eps), norm in zip(found, norms, strict=True)
+        if 0 < norm < eps
+    ]
+    if not low:
+        return None
+    share, name = min(low)
+    return len(low), len(found), name, share
 
 
 _SAMPLED = 1024

@@ -21,6 +21,7 @@ from trimtab.guard.probes.gradients import count_zeros, squared_norms, sums_by_g
 from trimtab.guard.probes.host import host_memory_gib
 from trimtab.guard.probes.moments import (
     UpdateProbe,
+    below_eps,
     checksum_of_copies,
     read_moments,
     rms_ratio,
@@ -143,6 +144,7 @@ class Probes:
         self.signs_due = False
         """Whether at least the early signs are."""
         self.notes: list[str] = []
+        self._has_told_small = False
         """Probes that failed and are left out from now on, for the journal; taken by the guard."""
         self._training = training
         self._parameters = list(parameters)
@@ -275,6 +277,19 @@ class Probes:
         """Look at the optimizer's state right after an update, with its gradients still there."""
         if self.due and self.runs("moments"):
             self._broken_state += starved(self._training.optimizer, self._names)
+            self._tell_of_small_updates()
+
+    def _tell_of_small_updates(self) -> None:
+        found = None if self._has_told_small else below_eps(self._training.optimizer, self._names)
+        if found is None:
+            return
+        self._has_told_small = True
+        count, total, name, share = found
+        self.notes.append(
+            f"Muon's updates of {count} of {total} matrices are smaller than their rate says, least"
+            f" of all {name}, {share:.2g} of it: the gradient is below Muon's eps, where its size is"
+            " no longer taken out. Clip higher, or do not clip what Muon trains"
+        )
 
     def take(self) -> Measured:
         """Return what is due of the step just done; all ranks must call it where it is.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from trimtab.errors import ActError, ConfigError
 
 if TYPE_CHECKING:
+    from collections import defaultdict
     from collections.abc import Iterator
 
     from trimtab.guard.state.training_state import Scheduler, StateDict
@@ -57,15 +58,24 @@ class OptimizerSet(torch.optim.Optimizer):
                         " one of them"
                     )
 
-    @property  # type: ignore[override]
+    @property
     def param_groups(self) -> list[dict[str, Any]]:
         """The groups of all members, in their order; the dicts are the members' own."""
         return [g for member in self.members for g in member.param_groups]
 
-    @property  # type: ignore[override]
-    def state(self) -> Mapping[torch.Tensor, Any]:
+    @param_groups.setter
+    def param_groups(self, _groups: object) -> None:
+        raise AttributeError("the groups are the members' own; change those of a member")
+
+    @property
+    def state(self) -> defaultdict[torch.Tensor, Any]:
         """What the members keep, by parameter."""
-        return _States(self.members)
+        # a view: a dict of its own would be filled anew each time it is asked for one parameter
+        return cast("defaultdict[torch.Tensor, Any]", _States(self.members))
+
+    @state.setter
+    def state(self, _states: object) -> None:
+        raise AttributeError("the states are the members' own; change that of a member")
 
     def step(self, closure: object = None) -> None:  # type: ignore[override]
         """Do the step of each member.

@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -28,9 +27,10 @@ from trimtab.guard.distributed.sharding import local
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from trimtab.guard.state.training_state import StateDict
-
 __all__ = ["Spill", "Spilled", "spill_folder"]
+
+StateDict = dict[str, Any]
+"""Nested plain data and tensors."""
 
 _LEAST_BYTES = 1 << 12
 """Smaller tensors stay in memory."""
@@ -59,9 +59,7 @@ class Spilled:
         weakref.finalize(self, _remove, path, os.getpid())
 
     def outline(self) -> StateDict:
-        """Return the state with tensors of the right shape and no content in the place of large
-        ones.
-        """
+        """Return the state; large tensors have their shape and no content."""
         outline: StateDict = _mapped(self._tree, lambda x: x.like if isinstance(x, _Place) else x)
         return outline
 
@@ -84,14 +82,14 @@ class Spilled:
         return state
 
     def _tensor(self, file: Any, place: _Place) -> torch.Tensor:
-        raw = np.empty(place.num_bytes, dtype=np.uint8)
+        raw = bytearray(place.num_bytes)
         file.seek(place.offset)
-        if file.readinto(memoryview(raw)) != place.num_bytes or zlib.crc32(raw) != place.crc:
+        if file.readinto(raw) != place.num_bytes or zlib.crc32(raw) != place.crc:
             raise ActError(
                 f"{self._path}: the snapshot is not what was written; recovery goes back to a"
                 " checkpoint"
             )
-        flat = torch.from_numpy(raw).view(place.like.dtype)
+        flat = torch.frombuffer(raw, dtype=place.like.dtype)
         return place.rebuild(flat.reshape(place.like.shape))
 
 
@@ -191,7 +189,8 @@ def _written(file: Any, value: object, keep: frozenset[int]) -> object:
     mine = local(value)
     if mine.nbytes < _LEAST_BYTES or mine.untyped_storage().data_ptr() in keep:
         return value
-    raw = mine.contiguous().reshape(-1).view(torch.uint8).numpy()
+    array: Any = mine.contiguous().reshape(-1).view(torch.uint8).numpy()
+    raw = memoryview(array)
     offset = file.tell()
     file.write(raw)
     like = torch.empty(mine.shape, dtype=mine.dtype, device="meta")

@@ -165,6 +165,6 @@ def fingerprint(tensor: torch.Tensor) -> int:
     # odd weights: a product with one of them loses no bit of a word
     weights = (torch.arange(1, min(_CHUNK, len(words)) + 1, device=flat.device) * _MIX) | 1
     total = torch.zeros((), dtype=torch.int64, device=flat.device)
-    for part in words.split(_CHUNK):
+    for part in torch.split(words, _CHUNK):
         total = total * _MIX + (part * weights[: len(part)]).sum()
     return int(total)
