@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
-    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
+    from trimtab.plan.expected import ExpectedChange
     from trimtab.plan.trials import SettingPutBack
     from trimtab.record import RunRecord
 

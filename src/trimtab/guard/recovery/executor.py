@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recording.fault_barrier import Part
     from trimtab.guard.recovery.state import Phase
-    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.state.training_state import Snapshot
     from trimtab.guard.step.engine import Engine
     from trimtab.incidents import Incident
+    from trimtab.plan.expected import ExpectedChange
     from trimtab.record import RunRecord
 
 __all__ = ["Recovery"]

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Approach, Case, Verification
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import Key, RestorePoint
-    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
+    from trimtab.plan.expected import ExpectedChange
     from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
     from trimtab.plan.policy import Policy
     from trimtab.plan.trials import Trial
