@@ -268,8 +268,8 @@ class Rollbacks:
                 f"loss scale back to {before:g}", lambda: actuators.set_scaler(state, before)
             )
         if remedy == "put-back" and decisions.held_settings:
-            names = ", ".join(decisions.held_settings)
-            return _Inverse(f"no longer hold {names}; what the loop sets next stays", self._release)
+            told = ", ".join(decisions.held_settings)
+            return _Inverse(f"no longer hold {told}; what the loop sets next stays", self._release)
         if remedy in ("fp32", "bf16"):
             return _Inverse(
                 "the forward pass in its own format", lambda: self._parts.precision.set("")
