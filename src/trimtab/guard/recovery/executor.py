@@ -272,6 +272,11 @@ class Recovery:
         return self.state.given_up
 
     @property
+    def hopeless(self) -> bool:
+        """Whether nothing is left to try, and no step is finite any more."""
+        return self.state.hopeless
+
+    @property
     def busy(self) -> bool:
         """Whether a probe or a trial is under way."""
         return self.state.busy
