@@ -402,6 +402,24 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Entropy of the batch's own token counts, known before the step.",
     ),
     Signal(
+        name="yardstick_loss",
+        unit="nats/token",
+        bad="up",
+        doc="Mean loss of the guard's fixed batches in eval mode; a reward counts with minus.",
+    ),
+    Signal(
+        name="yardstick_evidence",
+        unit="nats",
+        bad="none",
+        doc="Log likelihood ratio that the fixed batches have got worse, sequential, paired.",
+    ),
+    Signal(
+        name="yardstick_rise",
+        unit="nats/token",
+        bad="none",
+        doc="Mean paired rise of the fixed batches over their newest readings.",
+    ),
+    Signal(
         name="host_memory_gib",
         unit="GiB",
         bad="up",

@@ -40,6 +40,7 @@ from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
+from trimtab.detectors.held_out import HeldOutDetector
 from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
 from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
@@ -92,6 +93,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     LearnedByHeartDetector(),
     RoughStartDetector(),
     SilentNanDetector(),
+    HeldOutDetector(),
 )
 """The built-in detectors with their default settings."""
 

@@ -11,6 +11,7 @@ from trimtab.guard.recovery.triage import puts_in_doubt
 if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.loop.messages import Messages
+    from trimtab.guard.loop.readings import Readings
     from trimtab.guard.loop.resume_check import ReplayCheck
     from trimtab.guard.loop.run_status import RunStatus
     from trimtab.guard.recording.fault_barrier import Edge, Part
@@ -40,6 +41,7 @@ class AfterStep:
         judged: JudgedSteps,
         check: ReplayCheck | None,
         steps: int | None,
+        readings: Readings,
     ) -> None:
         """Follow the steps of a run.
 
@@ -52,7 +54,9 @@ class AfterStep:
             judged: Keeps the steps that were not judged.
             check: The resume check at the start of the run; None: there is none.
             steps: Of the whole run, where known.
+            readings: Of the yardstick.
         """
+        self._readings = readings
         self._parts = parts
         self._recovery = recovery
         self._edge = edge
@@ -229,6 +233,9 @@ class AfterStep:
                 self._unheard = ()
         self.end_case()
         self._status.refresh()
+        # An alarm that stays open (observe leaves it so) is no reason to look less.
+        quiet = check is None and not edge.stood_down and not self._recovery.busy
+        edge.run("probes", lambda: self._readings.after_step(loss, quiet=quiet))
         if self._recovery.busy:
             return
         self._keep_state(calm=self.calm and math.isfinite(loss))
@@ -240,7 +247,8 @@ class AfterStep:
         return not (self._recovery.alarmed or unheard)
 
     def _recover(self, loss: float) -> None:
-        self._recovery.after_step(loss, self._unheard, last=self.done)
+        reads = self._readings.available
+        self._recovery.after_step(loss, self._unheard, last=self.done, reads=reads)
 
     def _agree_again(self) -> None:
         """Have all ranks go on from what the first one knows: one of them may have missed a step.

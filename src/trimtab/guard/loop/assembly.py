@@ -15,6 +15,7 @@ from trimtab.guard.control.rollback import Rollbacks
 from trimtab.guard.loop.after_step import AfterStep
 from trimtab.guard.loop.messages import Messages
 from trimtab.guard.loop.pending_step import PendingStep
+from trimtab.guard.loop.readings import Readings
 from trimtab.guard.loop.resume_check import ReplayCheck
 from trimtab.guard.loop.run_status import RunStatus
 from trimtab.guard.loop.shutdown import Shutdown
@@ -45,6 +46,8 @@ from trimtab.guard.step.rates import Rates
 from trimtab.guard.step.run_context import RunContext
 from trimtab.guard.step.step_pool import StepPool
 from trimtab.guard.step.step_recorder import StepRecorder
+from trimtab.guard.yardstick.batches import FixedBatches, as_validation
+from trimtab.guard.yardstick.yardstick import Yardstick
 from trimtab.plan.expected import ExpectedChanges
 
 if TYPE_CHECKING:
@@ -90,6 +93,8 @@ class Setup:
     """Whether the run directory holds a run."""
     start_over: bool = False
     """Whether it begins at step 0 where that run cannot be gone on with."""
+    validate: object = None
+    """Held-out batches or a function of the user's, for the yardstick."""
     notes: Sequence[str]
     """What the user should read of the start."""
 
@@ -110,6 +115,7 @@ class Assembled:
     pending: PendingStep
     shutdown: Shutdown
     loop: TrainingLoop
+    readings: Readings
     gate: CallGate
     control: Control
 
@@ -135,6 +141,8 @@ def assemble(setup: Setup) -> Assembled:
             start_over=s.start_over,
         )
     )
+    if s.policy.mode == "act":
+        parts.points.plan_memory()
     _begin_coverage(s, parts, judged)
     if s.is_old and (s.policy.authority or s.policy.per_day):
         journal = s.recorder.directory.journal
@@ -156,6 +164,7 @@ def assemble(setup: Setup) -> Assembled:
         judged=judged,
         steps=s.steps,
     )
+    readings = _readings(s, parts, recovery, edge)
     checked = s.check_resume > 0 and state.counters.step == 0
     after = AfterStep(
         parts,
@@ -166,6 +175,7 @@ def assemble(setup: Setup) -> Assembled:
         judged=judged,
         check=ReplayCheck(parts, s.check_resume, s.say) if checked else None,
         steps=s.steps,
+        readings=readings,
     )
     pending = PendingStep(parts, after=after, interrupts=interrupts, steps=s.steps)
     batches = StepBatches(s.order, accumulate=s.accumulate, count_tokens=s.count_tokens)
@@ -194,9 +204,17 @@ def assemble(setup: Setup) -> Assembled:
         interrupts=interrupts,
         start=start,
         ends_with_data=s.steps is None,
+        readings=readings,
     )
+
+    def settle(*, act: bool = True) -> bool:
+        # A call by hand between two of its batches: the state of the run comes first.
+        if not batches.in_step:
+            readings.give_up()
+        return pending.settle(act=act)
+
     gate = CallGate(
-        has_ended=lambda: shutdown.ended, in_step=lambda: batches.in_step, settle=pending.settle
+        has_ended=lambda: shutdown.ended, in_step=lambda: batches.in_step, settle=settle
     )
     log = ActionLog(
         state,
@@ -229,8 +247,38 @@ def assemble(setup: Setup) -> Assembled:
         pending=pending,
         shutdown=shutdown,
         loop=loop,
+        readings=readings,
         gate=gate,
         control=control,
+    )
+
+
+def _readings(s: Setup, parts: RunContext, recovery: Recovery, edge: Edge) -> Readings:
+    """Return the readings of the yardstick; it is off where it cannot be read."""
+    loader, metrics = as_validation(s.validate)
+    off = ""
+    if s.policy.yardstick_share == 0:
+        off = "yardstick_share is 0"
+    elif s.ranks.count > 1:
+        off = "several ranks train together"
+    count = s.policy.yardstick_batches * s.accumulate
+    yardstick = Yardstick(
+        s.training,
+        None if metrics is not None else FixedBatches(s.order, loader, count=count),
+        metrics,
+        share=s.policy.yardstick_share,
+        every_steps=s.policy.snapshot_every_steps,
+        num_batches=s.policy.yardstick_batches,
+        off=off,
+    )
+    return Readings(
+        parts,
+        yardstick,
+        recovery=recovery,
+        edge=edge,
+        note=recovery.note,
+        steps=s.steps,
+        accumulate=s.accumulate,
     )
 
 

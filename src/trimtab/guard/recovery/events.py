@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trimtab.detectors.contract import Finding
+    from trimtab.guard.recovery.expectation import Expectation
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
+    from trimtab.guard.yardstick.reading import Reading
     from trimtab.incidents import Incident
     from trimtab.plan.expected import ExpectedChange
     from trimtab.plan.trials import SettingPutBack
@@ -33,6 +35,7 @@ __all__ = [
     "IncidentInRecord",
     "OddRanksFound",
     "ProbeDone",
+    "ReadingDone",
     "RestorePointFound",
     "RolledBackByHand",
     "RunEnded",
@@ -61,6 +64,19 @@ class StepDone:
     """Whether a loss scaler is in use, for which a gradient that overflows is normal."""
     failures: int = 0
     """Recoveries in a row that did not hold."""
+    reads: bool = False
+    """Whether the yardstick can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingDone:
+    """The yardstick was read, or could not be."""
+
+    step: int
+    reading: Reading | None
+    """None: it could not."""
+    scale: Expectation
+    """Spread and unit of the training loss before the trouble: what a rise is judged by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +275,7 @@ class Confirmed:
 Answer = IncidentFound | RestorePointFound | Surveyed | Captured | Confirmed
 Event = (
     StepDone
+    | ReadingDone
     | ProbeDone
     | UpdateDone
     | OddRanksFound

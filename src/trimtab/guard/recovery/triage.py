@@ -41,6 +41,7 @@ _ACTED_ON = frozenset(
         "drift",
         "skipped-steps",
         "too-good",
+        "held-out-worse",
     )
 )
 """Kinds of ours that may lead to a rollback. Other kinds ask for a person: going back does not help
@@ -110,6 +111,8 @@ def is_trouble(
         if f.signal == "grad_norm":
             return not f.closed and age >= patience and not scaled
         return f.signal == "loss" and not f.closed and (age >= 2 or last)
+    if f.kind == "held-out-worse":
+        return f.severity == "critical" and not f.closed
     if f.detector.startswith("level") and f.signal == "loss":
         # for a while, a spike that heals looks like a change of level
         return last or not waits(f)

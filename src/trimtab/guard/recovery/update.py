@@ -33,6 +33,7 @@ from trimtab.guard.recovery.events import (
     IncidentFound,
     OddRanksFound,
     ProbeDone,
+    ReadingDone,
     RestorePointFound,
     RolledBackByHand,
     RunEnded,
@@ -100,6 +101,8 @@ def _update(state: RecoveryState, e: Event) -> Result:
     match e:
         case StepDone():
             return _step(state, e)
+        case ReadingDone():
+            return _read(state, e)
         case ProbeDone():
             assert state.case is not None
             return trial_cycle.probe_step(state, state.case, e)
@@ -115,7 +118,7 @@ def _update(state: RecoveryState, e: Event) -> Result:
             return replace(state, effects=effects), ()
         case RolledBackByHand():
             effects = state.effects.forget_changes()
-            state = replace(state, verification=None, effects=effects)
+            state = replace(state, verification=None, effects=effects, wants=None)
             state, commands = permission.withdraw(state, "rolled back by hand", e.step)
             return trial_cycle.forget_findings(state), commands
         case FaultHeard():
@@ -302,8 +305,12 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
             commands += more
         return state, tuple(commands)
     if policy.mode != "observe" and opening.is_troubled(state, e):
+        if opening.asks_first(state, e):
+            return opening.ask(state, e), tuple(commands)
         state, more = opening.look_up(state, e)
         commands += more
+    elif state.watch is not None:
+        state = opening.watch_again(state, e)
     return state, tuple(commands)
 
 
@@ -328,6 +335,18 @@ def _shadow(state: RecoveryState, e: StepDone, why: ShadowWhy | None) -> Result:
         state.policy, e.step, why=why, is_trouble=lambda f: opening.has_lasted(state, e, f)
     )
     return replace(state, shadow=shadow), (*ended, *begun)
+
+
+def _read(state: RecoveryState, e: ReadingDone) -> Result:
+    """Go on with what a reading was asked for."""
+    wanted = state.wants
+    state = replace(state, wants=None)
+    if wanted is None:  # given up in the meantime
+        return state, ()
+    if state.phase == "trial":
+        assert state.case is not None
+        return trial_cycle.end_trial(state, state.case, wanted.event.step, e)
+    return opening.decide(state, wanted, e)
 
 
 # -- the end --------------------------------------------------------------------------------
