@@ -10,6 +10,7 @@ from torch import nn
 
 from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of
 from trimtab import analyze
+from trimtab.detectors.judge import judge_record
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
 from trimtab.guard.settings.ledger import SettingsLedger
@@ -17,6 +18,7 @@ from trimtab.guard.settings.reader import SettingsReader
 from trimtab.guard.state.training_state import Training
 from trimtab.plan.expected import ExpectedChanges
 from trimtab.plan.policy import Mode, Policy
+from trimtab.readers import read_run
 
 pytestmark = pytest.mark.torch
 
@@ -54,51 +56,43 @@ def drop_most(s: Setup) -> None:
     s.model.dropout.p = 0.98
 
 
-def decay_much(s: Setup) -> None:
+def climb(s: Setup) -> None:
     for group in s.optimizer.param_groups:
-        group["weight_decay"] = 80.0
+        group["maximize"] = True
 
 
 def changes(run: Path) -> list[str]:
     return [str(e.data["setting"]) for e in events_of(run, "setting-changed")]
 
 
-@pytest.mark.parametrize(
-    ("change", "name"),
-    [
-        (drop_most, "Dropout.p"),
-        pytest.param(decay_much, "weight_decay", marks=pytest.mark.slow),
-    ],
-)
-def test_a_setting_that_ruins_the_run_is_named_and_put_back(
-    tmp_path: Path, change: Any, name: str
-) -> None:
+def test_a_setting_that_ruins_the_run_is_named_and_put_back(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    guard, s = train(run, change)
-    assert name in changes(run)
+    guard, s = train(run, climb)
+    assert set(changes(run)) == {"maximize"}
     kept = [a for a in guard.actions if "put-back" in str(a["remedy"])]
     assert kept, [str(e.data) for e in events_of(run, "outcome", "decision")]
     explained = [e for e in events_of(run, "incident") if e.data["state"] == "explained"]
     assert explained[0].data["causes"][0]["cause"] == "setting-changed"  # type: ignore[index]
-    held = s.model.dropout.p if name == "Dropout.p" else s.optimizer.param_groups[0]["weight_decay"]
-    assert held == (0.0 if name == "Dropout.p" else 0.1)
+    assert s.optimizer.param_groups[0]["maximize"] is False
     assert guard.step_number == STEPS
 
 
 def test_what_is_put_back_can_be_taken_back_and_outlives_a_restart(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    guard, _ = train(run, drop_most)
+    guard, _ = train(run, climb)
     assert [a for a in guard.actions if "put-back" in str(a["remedy"])]
-    again = make(num_samples=4 * STEPS, dropout=0.9)  # the launch sets it anew
+    again = make(num_samples=4 * STEPS, dropout=0.0)
+    climb(again)  # the launch sets it anew
     more = guard_of(again, run, mode="act", steps=STEPS + 4, policy=POLICY)
-    assert again.model.dropout.p == 0.0
+    groups = again.optimizer.param_groups
+    assert groups[0]["maximize"] is False
     told = more.undo("put-back", why="wanted")
-    assert "no longer hold Dropout.p" in told
-    again.model.dropout.p = 0.5
+    assert "no longer hold maximize" in told
+    climb(again)
     for batch in more:
         more.backward(again.loss(batch))
         more.step()
-    assert again.model.dropout.p == 0.5
+    assert groups[0]["maximize"] is True
 
 
 def test_schedules_and_changes_by_hand_are_no_unannounced_changes(tmp_path: Path) -> None:
@@ -130,7 +124,7 @@ def test_live_and_from_files_the_same_change_is_found(tmp_path: Path) -> None:
         if "not announced" in str(e.data["text"])
     }
     assert live == {("trainable_parameters", CHANGE - 1), ("eval_modules", CHANGE - 1)}
-    found = analyze(run).findings
+    found = judge_record(read_run(run))
     assert live == {(f.signal, f.onset_row) for f in found if f.detector == "unannounced-change"}
 
 

@@ -221,7 +221,7 @@ def _pass_expected(
             why = f"announced: {change.what}, steps {change.from_step} to {change.until_step}"
             data = {
                 "kind": f.kind,
-                "severity": f.severity,
+                "severity": "critical",  # whatever it turns into
                 "onset": f.onset,
                 "onset_row": f.onset_row,
                 "why": why,
