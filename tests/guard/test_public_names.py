@@ -7,7 +7,7 @@ from trimtab.guard.control.control import Control
 
 NAMES = """
 actions backward change_data checkpoint clip_gradients close companion coverage covers data_epoch drop_batch
-epoch epoch_is_over finish go_on_after incidents last_norm limit_lr listen lr_factor next_lr
+epoch epoch_is_over expect finish go_on_after incidents last_norm limit_lr listen lr_factor next_lr
 note_loss note_signals num_incidents on_restore override_lr phase probing reset_moments roll_back
 scale_lr schedule_weight_decay set_loss_scale set_optimizer skip_list skip_samples skipped_samples
 start_over step step_is_due step_number tighten_clip undo wasted_steps
@@ -19,7 +19,7 @@ output_layer count_tokens accumulate extra loaded_step companion detectors thres
 """
 
 BY_HAND = """
-change_data checkpoint drop_batch limit_lr override_lr reset_moments roll_back scale_lr
+change_data checkpoint drop_batch expect limit_lr override_lr reset_moments roll_back scale_lr
 schedule_weight_decay set_loss_scale set_optimizer skip_list skip_samples start_over tighten_clip
 undo
 """

@@ -16,7 +16,6 @@ from trimtab.detectors.contract import Finding, Row
 __all__ = ["UnannouncedChangeDetector", "UnannouncedChangeState"]
 
 _NAMES = {
-    "unannounced_changes": "settings",
     "weight_decay": "weight decay",
     "beta1": "beta1",
     "beta2": "beta2",
@@ -26,7 +25,9 @@ _NAMES = {
     "dropout": "dropout",
     "trainable_parameters": "trained parameters",
     "eval_modules": "modules in eval mode",
+    "unannounced_changes": "settings",
 }
+_COUNT = len(_NAMES) - 1
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,19 @@ class UnannouncedChangeDetector:
             if math.isfinite(value):
                 now[i] = value
         state = UnannouncedChangeState(tuple(now))
-        count = float(row.values[0])
-        if not row.present[0] or not count >= 1:
+        count = float(row.values[_COUNT])
+        if not row.present[_COUNT] or not 1 <= count < math.inf:
             return state, ()
         changed = [
             i
-            for i in range(1, len(now))
+            for i in range(_COUNT)
             if row.present[i] and math.isfinite(before[i]) and now[i] != before[i]
         ]
-        return state, tuple(self._finding(i, before[i], now[i], row) for i in changed or [0])
+        return state, tuple(self._finding(i, before[i], now[i], row) for i in changed or [_COUNT])
 
     def _finding(self, i: int, before: float, after: float, row: Row) -> Finding:
         signal = self.signals[i]
-        if i:
+        if i != _COUNT:
             text = f"{_NAMES[signal]} {before:g} → {after:g}, not announced"
         else:
             text = f"{after:g} settings changed, not announced; the journal names them"
@@ -87,9 +88,9 @@ class UnannouncedChangeDetector:
             peak_row=row.index,
             peak=row.step,
             value=after,
-            expected=before if i else 0.0,
+            expected=before if i != _COUNT else 0.0,
             score=6.0,
-            direction="up" if i == 0 or after > before else "down",
+            direction="up" if i == _COUNT or after > before else "down",
             closed=True,
             text=text,
         )

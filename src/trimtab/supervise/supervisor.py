@@ -13,11 +13,11 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 
-from trimtab.crash.lines import is_finish
 from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.journal import Journal as JournalFile
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
+from trimtab.crash.lines import is_finish
 from trimtab.durable import make_folder
 from trimtab.errors import ChronicleError, ConfigError
 from trimtab.masking import masked_text

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from trimtab.guard.recording.fault_barrier import Edge
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.recovery.executor import Recovery
-    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.state.run_state import RunState
+    from trimtab.plan.expected import ExpectedChange
 
 __all__ = ["ActionLog"]
 

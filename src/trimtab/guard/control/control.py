@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
-from trimtab.guard.settings.expected import DEFAULT_STEPS, ExpectedChange, check_what
 from trimtab.guard.step import actuators
+from trimtab.plan.expected import DEFAULT_STEPS, ExpectedChange, check_what
 from trimtab.plan.skiplist import SkipList, SkipSource, read_skip_list, write_skip_list
 
 if TYPE_CHECKING:

@@ -220,6 +220,12 @@ class Rollbacks:
             raises_lr=True,
         )
 
+    def _release(self) -> None:
+        """Hold no setting any longer."""
+        held = self._parts.state.decisions.held_settings
+        self._parts.settings.release(dict.fromkeys(held, ()))
+        held.clear()
+
     def _inverse(self, remedy: str, values: Mapping[str, Any]) -> _Inverse | None:
         """Return how to take back what `values` set; None where there is no way."""
         state, data = self._parts.state, self._parts.data
@@ -262,11 +268,8 @@ class Rollbacks:
                 f"loss scale back to {before:g}", lambda: actuators.set_scaler(state, before)
             )
         if remedy == "put-back" and decisions.held_settings:
-            held = dict.fromkeys(decisions.held_settings, ())
-            return _Inverse(
-                f"no longer hold {', '.join(held)}; what the loop sets next stays",
-                lambda: (self._parts.settings.release(held), decisions.held_settings.clear()),
-            )
+            told = ", ".join(decisions.held_settings)
+            return _Inverse(f"no longer hold {told}; what the loop sets next stays", self._release)
         if remedy in ("fp32", "bf16"):
             return _Inverse(
                 "the forward pass in its own format", lambda: self._parts.precision.set("")

@@ -69,6 +69,10 @@ class AfterStep:
         self._ungraded: list[Finding] = []
         """Findings of which the checkpoints on disk have not heard."""
         self._steps = steps
+        self.broken_module = ""
+        """Name of the module that was last seen to return what is not finite."""
+        self.broken_ranks = ""
+        """Ranks on which a step was last not finite."""
 
     @property
     def acting(self) -> bool:
@@ -114,6 +118,8 @@ class AfterStep:
             edge.run("probes", lambda: parts.recorder.layers(step, row.layers))
         for text in parts.probes.take_notes():
             edge.run("journal", partial(recovery.note, text))
+        self.broken_module = row.labels.get("nonfinite_module", self.broken_module)
+        self.broken_ranks = row.labels.get("nonfinite_ranks", self.broken_ranks)
         if "odd_ranks" in row.labels:
             edge.run("journal", lambda: recovery.note_odd_ranks(row.labels["odd_ranks"]))
         if "adam_broken_at" in row.labels:

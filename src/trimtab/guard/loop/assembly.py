@@ -29,7 +29,6 @@ from trimtab.guard.recording.fault_barrier import Edge
 from trimtab.guard.recording.fault_events import FaultEvents
 from trimtab.guard.recording.judged_steps import JudgedSteps
 from trimtab.guard.recovery.executor import Recovery
-from trimtab.guard.settings.expected import ExpectedChanges
 from trimtab.guard.settings.ledger import SettingsLedger
 from trimtab.guard.settings.reader import SettingsReader
 from trimtab.guard.state.decisions import trained_parameters
@@ -49,6 +48,7 @@ from trimtab.guard.step.step_pool import StepPool
 from trimtab.guard.step.step_recorder import StepRecorder
 from trimtab.guard.yardstick.batches import FixedBatches, as_validation
 from trimtab.guard.yardstick.yardstick import Yardstick
+from trimtab.plan.expected import ExpectedChanges
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

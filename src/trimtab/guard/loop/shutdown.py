@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import shlex
+import socket
 from typing import TYPE_CHECKING
 
 from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP
@@ -67,6 +68,8 @@ class Shutdown:
         self._interrupts = interrupts
         self._lock = lock
         self._ended = False
+        self._why = ""
+        """Why the run is stopped, in words."""
         self._executed_at_start = parts.state.decisions.executed_steps
 
     @property
@@ -136,7 +139,7 @@ class Shutdown:
         how: State = "done"
         if reason in ("interrupted", "started over", "given up"):
             how = "given-up" if reason == "given up" else "interrupted"
-        self._status.write(how, self._recovery.given_up or reason)
+        self._status.write(how, self._why or self._recovery.given_up or reason)
         # Last, so that it tells of what fails on the way out, too; a process that was asked to go
         # may be killed while the second place is still copied to.
         if reason != "interrupted":
@@ -167,9 +170,45 @@ class Shutdown:
         Raises:
             SystemExit: It is so.
         """
-        if self._recovery.given_up and self._parts.policy.on_give_up == "stop":
-            self.end("given up")
-            raise SystemExit(EXIT_GIVEN_UP)
+        if self._recovery.hopeless:
+            self._why = self._why_hopeless()
+            self._messages.tell(self._why)
+            self._edge.run("journal", lambda: self._note_stop(self._why))
+        elif not (self._recovery.given_up and self._parts.policy.on_give_up == "stop"):
+            return
+        self.end("given up")
+        raise SystemExit(EXIT_GIVEN_UP)
+
+    def _note_stop(self, why: str) -> None:
+        parts = self._parts
+        parts.recorder.event(
+            "decision",
+            step=parts.state.counters.step,
+            what="stop the run",
+            why=why,
+            evidence=[],
+        )
+
+    def _why_hopeless(self) -> str:
+        """Return what is not finite, and where: module, rank and host."""
+        name, parts = self._after.broken_module, self._parts
+        module = dict(parts.training.bare_model.named_modules()).get(name) if name else None
+        what = "every update is NaN or Inf"
+        if module is not None:
+            what = f"module '{name}' ({type(module).__name__}) returned NaN or Inf"
+        ranks = self._after.broken_ranks.replace(" ", ", ") or (
+            "0" if parts.ranks.count == 1 else ""
+        )
+        where = f" on rank {ranks}" if ranks else ""
+        steps = self._recovery.state.broken_steps
+        saved = parts.points.store.whole_step
+        kept = (
+            f"the newest healthy checkpoint is of step {saved}" if saved > 0 else "none was saved"
+        )
+        return (
+            f"{what}{where} (host {socket.gethostname()}) in the last {steps} steps, and nothing is"
+            f" left to try: the run is stopped with exit code {EXIT_GIVEN_UP}; {kept}"
+        )
 
     def _note_unsound(self) -> None:
         """Note that what was trained is broken, as far as this rank holds it."""

@@ -6,7 +6,7 @@ The guard runs it by itself in the step after a loss that was not finite.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -37,6 +37,8 @@ class ModuleRange:
     """Largest finite absolute value."""
     tiny_share: float
     """Share of the non-zero elements below the smallest normal number of `dtype`."""
+    inputs_finite: bool = True
+    """Whether its tensors that came in were finite; looked at where what goes out is not."""
 
     @property
     def overflows(self) -> bool:
@@ -66,10 +68,13 @@ class OverflowProbe:
                 self._handles.append(module.register_forward_hook(self._hook(name)))
 
     def _hook(self, name: str) -> Callable[[nn.Module, object, object], None]:
-        def seen(_module: nn.Module, _inputs: object, output: object) -> None:
+        def seen(_module: nn.Module, inputs: object, output: object) -> None:
             first = output[0] if isinstance(output, tuple | list) and output else output
             if isinstance(first, torch.Tensor) and first.is_floating_point() and first.numel():
-                self._ranges.append(_range_of(name, local(first.detach())))
+                seen_range = _range_of(name, local(first.detach()))
+                if seen_range.overflows:
+                    seen_range = replace(seen_range, inputs_finite=_all_finite(inputs))
+                self._ranges.append(seen_range)
 
         return seen
 
@@ -80,6 +85,13 @@ class OverflowProbe:
         self._handles.clear()
         ranges, self._ranges = self._ranges, []
         return ranges
+
+
+def _all_finite(inputs: object) -> bool:
+    """Whether the floating-point tensors among positional inputs are finite."""
+    given = inputs if isinstance(inputs, tuple | list) else (inputs,)
+    tensors = [local(t.detach()) for t in given if isinstance(t, torch.Tensor)]
+    return all(bool(t.isfinite().all()) for t in tensors if t.is_floating_point() and t.numel())
 
 
 def _range_of(name: str, tensor: torch.Tensor) -> ModuleRange:

@@ -302,7 +302,9 @@ class Probes:
         if hidden is not None:
             found.values["activation_norm"] = hidden
         self._softly("samples", lambda: self._take_samples(found))
-        left = next((r for r in self._overflow.take() if r.overflows), None)
+        broken = [r for r in self._overflow.take() if r.overflows]
+        # behind the first one NaN is only passed on
+        left = next((r for r in broken if r.inputs_finite), broken[0] if broken else None)
         if left is not None:
             found.labels["nonfinite_module"] = left.name
         if not self.due:

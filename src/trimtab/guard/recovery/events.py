@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.expectation import Expectation
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
-    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.yardstick.reading import Reading
     from trimtab.incidents import Incident
+    from trimtab.plan.expected import ExpectedChange
     from trimtab.plan.trials import SettingPutBack
     from trimtab.record import RunRecord
 

@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recording.fault_barrier import Part
     from trimtab.guard.recovery.state import Phase, ReadingWanted
-    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.state.training_state import Snapshot
     from trimtab.guard.step.engine import Engine
     from trimtab.guard.yardstick.reading import Reading
     from trimtab.incidents import Incident
+    from trimtab.plan.expected import ExpectedChange
     from trimtab.record import RunRecord
 
 __all__ = ["Recovery"]
@@ -310,6 +310,11 @@ class Recovery:
     def given_up(self) -> str:
         """Why nothing is tried any more; empty as long as something is."""
         return self.state.given_up
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether nothing is left to try, and no step is finite any more."""
+        return self.state.hopeless
 
     @property
     def busy(self) -> bool:

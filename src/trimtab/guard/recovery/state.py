@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Approach, Case, Verification
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import Key, RestorePoint
-    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
+    from trimtab.plan.expected import ExpectedChange
     from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
     from trimtab.plan.policy import Policy
     from trimtab.plan.trials import Trial
@@ -55,6 +55,8 @@ __all__ = [
 
 Phase = Literal["calm", "probe", "trial"]
 
+_HOPELESS_STEPS = 16
+"""Steps in a row that are not finite, once nothing is left to try, after which none will be. Ours."""
 _MOST_DOUBLINGS = 8
 """Of the pause after recovery had to stop: 16,384 steps at the defaults."""
 
@@ -302,6 +304,8 @@ class RecoveryState:
     num_requests: int = 0
     """Staged so far in the run, count."""
     granted: Grant | None = None
+    broken_steps: int = 0
+    """Last calm steps in a row whose loss or gradient was not finite, count."""
     expected: tuple[ExpectedChange, ...] = ()
     """Announced changes."""
     shadow: Shadow = field(default_factory=Shadow)
@@ -312,6 +316,12 @@ class RecoveryState:
         """Calm steps after which recovery acts again: doubled each time it had to stop."""
         doublings = min(max(self.times_stood_down - 1, 0), _MOST_DOUBLINGS)
         return max(self.policy.verify_steps, 1) << doublings
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether nothing is left to try and every update has long been left out as not finite."""
+        least = max(_HOPELESS_STEPS, 2 * self.policy.patience_steps)
+        return self.advising_only and self.policy.mode == "act" and self.broken_steps >= least
 
     @property
     def busy(self) -> bool:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.guard.settings.expected import NEVER_EXPECTED
 from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
+from trimtab.plan.expected import NEVER_EXPECTED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence, Set
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import Key
-    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
+    from trimtab.plan.expected import ExpectedChange
     from trimtab.record import RunRecord
 
 __all__ = [

@@ -7,6 +7,7 @@ same result, and states can be kept, compared and replayed. The executor observe
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, assert_never
 
@@ -220,7 +221,7 @@ def _pass_expected(
             why = f"announced: {change.what}, steps {change.from_step} to {change.until_step}"
             data = {
                 "kind": f.kind,
-                "severity": f.severity,
+                "severity": "critical",  # whatever it turns into
                 "onset": f.onset,
                 "onset_row": f.onset_row,
                 "why": why,
@@ -284,6 +285,9 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
             state, e.step, alarmed=any(f.severity != "info" for f in e.findings)
         )
         commands += more
+    broken = not math.isfinite(e.loss) or not (e.scaled or math.isfinite(e.norm))
+    if broken or state.broken_steps:
+        state = replace(state, broken_steps=state.broken_steps + 1 if broken else 0)
     if state.verification is not None:
         alarmed = any(f.severity != "info" for f in e.findings)
         state, more = kept_remedy.verify_step(

@@ -15,8 +15,8 @@ from trimtab.plan.trials import SettingPutBack
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trimtab.guard.settings.expected import ExpectedChanges
     from trimtab.guard.settings.reader import SettingsReader, Values
+    from trimtab.plan.expected import ExpectedChanges
 
 __all__ = ["SettingChanged", "SettingsLedger"]
 

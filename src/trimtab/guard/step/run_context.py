@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.probes.suite import Probes
     from trimtab.guard.recording.recorder import Recorder
-    from trimtab.guard.settings.expected import ExpectedChanges
     from trimtab.guard.settings.ledger import SettingsLedger
     from trimtab.guard.state.judgement import Judgement
     from trimtab.guard.state.restore_points import RestorePoints
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from trimtab.guard.step.rates import Rates
     from trimtab.guard.step.step_pool import StepPool
     from trimtab.guard.step.step_recorder import StepRecorder
+    from trimtab.plan.expected import ExpectedChanges
     from trimtab.plan.policy import Policy
 
 __all__ = ["RunContext"]

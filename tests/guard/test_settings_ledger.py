@@ -1,0 +1,180 @@
+"""Settings that change: written down, suspected, put back; and changes that are announced."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of
+from trimtab import analyze
+from trimtab.detectors.judge import judge_record
+from trimtab.errors import ConfigError
+from trimtab.guard import Guard
+from trimtab.guard.settings.ledger import SettingsLedger
+from trimtab.guard.settings.reader import SettingsReader
+from trimtab.guard.state.training_state import Training
+from trimtab.plan.expected import ExpectedChanges
+from trimtab.plan.policy import Mode, Policy
+from trimtab.readers import read_run
+
+pytestmark = pytest.mark.torch
+
+STEPS = 130
+CHANGE = 70
+POLICY = Policy(
+    trial_steps=16,
+    patience_steps=4,
+    healing_steps=0,
+    verify_steps=16,
+    cooldown_steps=16,
+    snapshot_every_steps=10,
+    max_wasted_share=10.0,
+    checkpoint_in_background=False,
+    # dropout does not show in eval mode: here the training loss alone says that it hurts
+    yardstick_share=0.0,
+)
+
+
+def train(
+    run: Path, change: Any, *, mode: Mode = "act", prepare: Any = None, **given: Any
+) -> tuple[Guard, Setup]:
+    """Train the tiny model; `change` is made before step CHANGE whenever that step comes."""
+    s = make(num_samples=4 * STEPS, dropout=0.0)
+    guard = guard_of(s, run, mode=mode, steps=STEPS, policy=POLICY, **given)
+    if prepare is not None:
+        prepare(guard)
+    for batch in guard:
+        if guard.step_number + 1 == CHANGE and guard.phase != "probe":
+            change(s)
+        guard.backward(s.loss(batch))
+        guard.step()
+    return guard, s
+
+
+def drop_most(s: Setup) -> None:
+    s.model.dropout.p = 0.98
+
+
+def changes(run: Path) -> list[str]:
+    return [str(e.data["setting"]) for e in events_of(run, "setting-changed")]
+
+
+def test_a_setting_that_ruins_the_run_is_named_and_put_back(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    guard, s = train(run, drop_most)
+    assert set(changes(run)) == {"Dropout.p"}
+    kept = [a for a in guard.actions if "put-back" in str(a["remedy"])]
+    assert kept, [str(e.data) for e in events_of(run, "outcome", "decision")]
+    explained = [e for e in events_of(run, "incident") if e.data["state"] == "explained"]
+    assert explained[0].data["causes"][0]["cause"] == "setting-changed"  # type: ignore[index]
+    assert s.model.dropout.p == 0.0
+    assert guard.step_number == STEPS
+
+
+@pytest.mark.slow
+def test_what_is_put_back_can_be_taken_back_and_outlives_a_restart(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    guard, _ = train(run, drop_most)
+    assert [a for a in guard.actions if "put-back" in str(a["remedy"])]
+    again = make(num_samples=4 * STEPS, dropout=0.98)  # the launch sets it anew
+    more = guard_of(again, run, mode="act", steps=STEPS + 4, policy=POLICY)
+    assert again.model.dropout.p == 0.0
+    told = more.undo("put-back", why="wanted")
+    assert "no longer hold Dropout.p" in told
+    again.model.dropout.p = 0.05
+    for batch in more:
+        more.backward(again.loss(batch))
+        more.step()
+    assert again.model.dropout.p == 0.05
+
+
+@pytest.mark.slow
+def test_schedules_and_changes_by_hand_are_no_unannounced_changes(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    s = make(num_samples=4 * STEPS, schedule="onecycle")  # moves rate and beta1 in each step
+    guard = guard_of(s, run, mode="act", steps=60, policy=POLICY)
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+        if guard.step_number == 30:
+            guard.set_optimizer(weight_decay=0.3, why="a test")
+    assert changes(run) == []
+    assert rows_of(run)[0]["dropout"] == 0.1
+    assert not [r for r in rows_of(run) if r.get("unannounced_changes")]
+
+
+def test_live_and_from_files_the_same_change_is_found(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def change(s: Setup) -> None:
+        s.model.eval()
+        s.model.embedding.weight.requires_grad_(False)
+
+    train(run, change, mode="observe")
+    assert set(changes(run)) >= {"Dropout.training", "requires_grad"}
+    live = {
+        (str(e.data["signal"]), e.step - 1)
+        for e in events_of(run, "finding")
+        if "not announced" in str(e.data["text"])
+    }
+    assert live == {("trainable_parameters", CHANGE - 1), ("eval_modules", CHANGE - 1)}
+    found = judge_record(read_run(run))
+    assert live == {(f.signal, f.onset_row) for f in found if f.detector == "unannounced-change"}
+
+
+def test_an_announced_change_is_written_down_and_not_acted_on(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    guard, s = train(
+        run, drop_most, prepare=lambda g: g.expect("dropout", from_step=CHANGE, why="planned")
+    )
+    assert not guard.actions
+    assert s.model.dropout.p == 0.98
+    assert [e.data["announced"] for e in events_of(run, "setting-changed")] == ["dropout"]
+    assert [e.data["what"] for e in events_of(run, "expected")] == ["dropout"]
+    assert not events_of(run, "incident")
+    assert events_of(run, "dismiss")
+    assert analyze(run).verdict == "healthy"
+
+
+@pytest.mark.slow
+def test_values_that_are_not_finite_are_acted_on_whatever_was_announced(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def poison(s: Setup) -> None:
+        if not done:
+            done.append(1)
+            with torch.no_grad():
+                s.model.output.weight.fill_(torch.nan)
+
+    done: list[int] = []
+    guard, _ = train(run, poison, prepare=lambda g: g.expect("curriculum", from_step=CHANGE - 5))
+    assert any("roll-back" in str(a["remedy"]) for a in guard.actions)
+
+
+def test_an_announcement_that_means_nothing_is_refused(tmp_path: Path) -> None:
+    guard = guard_of(make(), tmp_path / "run", steps=4)
+    with pytest.raises(ConfigError, match="did you mean 'unfreezing'"):
+        guard.expect("unfreeze")
+    with pytest.raises(ConfigError, match="expected 1 <= from_step <= until"):
+        guard.expect("dropout", from_step=9, until=3)
+    guard.close()
+
+
+def test_a_fingerprint_costs_microseconds() -> None:
+    layers = [nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(0.1)) for _ in range(40)]
+    model = nn.Sequential(*layers)
+    optimizer = torch.optim.AdamW(model.parameters())
+    reader = SettingsReader(Training(model, optimizer, None, None, {}), clip=lambda: 1.0)
+    ledger = SettingsLedger(reader, ExpectedChanges())
+    ledger.before_update(1)
+    times = []
+    for step in range(2, 402):
+        begun = time.perf_counter()
+        ledger.before_update(step)
+        ledger.after_update()
+        times.append(time.perf_counter() - begun)
+    # 161 modules and 160 parameters; a step of such a model takes milliseconds
+    assert sorted(times)[len(times) // 2] < 1e-3
