@@ -113,6 +113,8 @@ class Readings:
     def begin(self) -> None:
         """Begin the reading that is asked for; one that cannot be made counts as not asked for."""
         yard = self._yardstick
+        if not yard.wanted:
+            return
         try:
             if yard.loops:
                 if not yard.begin():

@@ -25,7 +25,7 @@ from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
 from trimtab.guard.recovery.situation import affordable_step, situation_of
-from trimtab.guard.recovery.state import Opening, ReadingWanted, Responding, Surveying, Watch
+from trimtab.guard.recovery.state import LeftAlone, Opening, ReadingWanted, Responding, Surveying
 from trimtab.guard.recovery.triage import is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
 from trimtab.guard.recovery.trial_verdict import reading_of
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         Surveyed,
     )
     from trimtab.guard.recovery.state import RecoveryState
-    from trimtab.guard.yardstick.reading import Comparison, Reading
+    from trimtab.guard.yardstick.reading import BatchComparison, Reading
 
 __all__ = [
     "ask",
@@ -136,7 +136,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         return state, (told, *more)
     alarms = _alarms(state)
     wait = max(state.policy.patience_steps, 1)
-    watch = Watch(
+    watch = LeftAlone(
         keys=frozenset(f.key for f in alarms),
         target_step=asked.target_step,
         losses=r.losses,
@@ -155,11 +155,11 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
 
 def _look_after(
     state: RecoveryState,
-    watch: Watch,
+    watch: LeftAlone,
     asked: ReadingWanted,
     step: int,
     r: Reading,
-    found: Comparison,
+    found: BatchComparison,
 ) -> Result:
     """Go on leaving trouble alone, or deal with it after all."""
     since = found.rise
@@ -192,7 +192,7 @@ def _alarms(state: RecoveryState) -> list[Finding]:
     ]
 
 
-def _told(r: Reading, found: Comparison) -> str:
+def _told(r: Reading, found: BatchComparison) -> str:
     return (
         f"{r.mean:.4g} against {r.base_mean:.4g} with the weights of step {r.base_step}"
         f" ({found.rise:+.3g}, {found.limit:.2g} is noise)"

@@ -243,16 +243,15 @@ def trial_step(
 
 def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None) -> Result:
     """Say whether a trial held, by the fixed batches where they were read."""
-    assert case.trial is not None
+    trial = case.trial
+    assert trial is not None
     reading = None if e is None else e.reading
     if reading is not None:
         if reading.base:
             case = replace(case, base_reading=reading.base)
         elif len(case.base_reading) == len(reading.losses):
             reading = replace(reading, base=case.base_reading, base_step=case.base.step)
-    result = conclude_trial(
-        case, case.trial, tolerance=state.policy.verify_tolerance, reading=reading
-    )
+    result = conclude_trial(case, trial, tolerance=state.policy.verify_tolerance, reading=reading)
     state = replace(state, case=replace(case, trials=(*case.trials, result)))
     if result.held:
         # keeping this trial later goes on from here, without doing its steps again

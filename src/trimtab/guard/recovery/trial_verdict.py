@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.recovery.case import Case
     from trimtab.guard.recovery.expectation import Expectation
-    from trimtab.guard.yardstick.reading import Comparison, Reading
+    from trimtab.guard.yardstick.reading import BatchComparison, Reading
     from trimtab.plan.trials import Trial
 
 __all__ = ["conclude_trial", "reading_of", "trial_is_lost"]
@@ -39,7 +39,7 @@ def trial_is_lost(case: Case) -> bool:
 
 def reading_of(
     losses: Sequence[float], r: Reading, scale: Expectation, *, tolerance: float
-) -> Comparison:
+) -> BatchComparison:
     """Return how fixed batches compare with those of a reading's older state."""
     sigma, unit = scale.sigma, scale.unit
     if r.sigma is not None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ALARM", "Evidence", "PairedTest"]
+__all__ = ["ALARM", "PairedTest", "RiseEvidence"]
 
 ALARM = 7.0
 """Evidence from which the batches have got worse, log likelihood ratio. On a level run with normal
@@ -43,7 +43,7 @@ _NUMERIC = 1e-6
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RiseEvidence:
     """What one evaluation adds."""
 
     total: float
@@ -105,7 +105,7 @@ class PairedTest:
         """Forget everything: the batches, or what is measured on them, are others."""
         self._kept, self._total, self._over = [], 0.0, 0
 
-    def take_in(self, step: int, losses: Sequence[float], *, sigma: float) -> Evidence:
+    def take_in(self, step: int, losses: Sequence[float], *, sigma: float) -> RiseEvidence:
         """Return what an evaluation adds.
 
         Args:
@@ -122,16 +122,16 @@ class PairedTest:
             self.restart()
         if not all(map(math.isfinite, now)):
             self._over += 1
-            return Evidence(math.inf if self._kept else 0.0, math.nan, math.nan)
+            return RiseEvidence(math.inf if self._kept else 0.0, math.nan, math.nan)
         if not self._kept:
             self._keep(step, now)
-            return Evidence(0.0, math.nan, math.nan)
+            return RiseEvidence(0.0, math.nan, math.nan)
         recent = np.array([x for _, x in self._kept[-_COMPARED:]])
         d = np.array(now) - recent.mean(axis=0)
         rise, noise = float(d.mean()), self._noise(now, d, sigma)
         z = rise / noise
         self._total = max(0.0, self._total + _SHIFT_SIGMA * z - _SHIFT_SIGMA**2 / 2)
-        found = Evidence(self._total, rise, noise)
+        found = RiseEvidence(self._total, rise, noise)
         # What may be worse is no reference; a level that lasts is accepted in the end.
         self._over = self._over + 1 if self._total > _DOUBT else 0
         if self._over == 0:

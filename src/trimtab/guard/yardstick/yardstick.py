@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.state.training_state import Snapshot, StateDict, Training
     from trimtab.guard.yardstick.batches import FixedBatches, Metrics
-    from trimtab.guard.yardstick.sequential import Evidence
+    from trimtab.guard.yardstick.sequential import RiseEvidence
 
 __all__ = ["Request", "Yardstick"]
 
@@ -78,7 +78,7 @@ class Yardstick:
         self.test = PairedTest()
         self._training = training
         self._batches = batches
-        self._metrics = metrics
+        self._function = metrics
         self._share = share
         self._clock = clock
         self.every_steps = every_steps
@@ -115,12 +115,12 @@ class Yardstick:
     @property
     def decides(self) -> bool:
         """Whether recovery may go by it: by a user's metric only once its own spread is known."""
-        return self.on and (self._metrics is None or self.test.spread is not None)
+        return self.on and (self._function is None or self.test.spread is not None)
 
     @property
     def loops(self) -> bool:
         """Whether a reading goes through the user's loop."""
-        return self._metrics is None
+        return self._function is None
 
     @property
     def wanted(self) -> bool:
@@ -225,7 +225,7 @@ class Yardstick:
             ValueError: It does not return {name: (value, "up" or "down")}.
             Whatever the function raises; everything is put back then, too.
         """
-        assert self._metrics is not None
+        assert self._function is not None
         request = self._request
         assert request is not None
         self._began = self._clock()
@@ -233,13 +233,13 @@ class Yardstick:
         self._isolation = Isolation(self._training.bare_model)
         try:
             fix_rng(_SEED)
-            self.metrics = _checked(self._metrics())
+            self.metrics = _checked(self._function())
             losses = _lower_is_better(self.metrics)
             if request.older is None:
                 return Reading(request.step, losses)
             self._swap_in(request.older)
             fix_rng(_SEED)
-            base = _lower_is_better(_checked(self._metrics()))
+            base = _lower_is_better(_checked(self._function()))
             return Reading(request.step, losses, request.older.step, base, self.test.spread)
         finally:
             self.finish()
@@ -274,7 +274,7 @@ class Yardstick:
 
     # -- what it says -----------------------------------------------------------------------
 
-    def judge(self, reading: Reading, *, sigma: float) -> Evidence:
+    def judge(self, reading: Reading, *, sigma: float) -> RiseEvidence:
         """Return what a reading at its time adds to what is known.
 
         Args:
@@ -282,7 +282,7 @@ class Yardstick:
             sigma: Spread of single rows of the training loss; a user's metric has another unit, so
                 that only its own spread counts.
         """
-        sigma = math.inf if self._metrics is not None else sigma
+        sigma = math.inf if self._function is not None else sigma
         return self.test.take_in(reading.step, reading.losses, sigma=sigma)
 
 
