@@ -454,6 +454,42 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("weight_decay", "train/weight_decay"),
     ),
     Signal(
+        name="momentum",
+        unit="1",
+        bad="none",
+        doc="Largest momentum in force, read from an optimizer such as SGD where it changes.",
+    ),
+    Signal(
+        name="clip_limit",
+        unit="1",
+        bad="none",
+        doc="Largest global gradient norm before the guard's factor, recorded where it changes.",
+    ),
+    Signal(
+        name="dropout",
+        unit="1",
+        bad="none",
+        doc="Largest dropout probability of the model's modules, recorded where it changes.",
+    ),
+    Signal(
+        name="trainable_parameters",
+        unit="count",
+        bad="none",
+        doc="Tensors of the model that require a gradient, recorded where that changes.",
+    ),
+    Signal(
+        name="eval_modules",
+        unit="count",
+        bad="none",
+        doc="Modules in eval mode when an update was made, recorded where that changes.",
+    ),
+    Signal(
+        name="unannounced_changes",
+        unit="count",
+        bad="none",
+        doc="Settings that changed before this step without being announced; absent: none.",
+    ),
+    Signal(
         name="perplexity",
         unit="1",
         bad="up",

@@ -42,6 +42,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     **{d.name: frozenset() for d in DOMAIN_DETECTORS},
     "signs": frozenset({"jump", "shift"}),
     "setting-change": frozenset(),
+    "unannounced-change": frozenset(),
     "never-learns": frozenset(),
     "rate-ended": frozenset(),
     "overfitting": frozenset(),

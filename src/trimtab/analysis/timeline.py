@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.analysis.account import RunAccount
+from trimtab.chronicle.authority_words import AUTHORITY_EVENTS, authority_words
 from trimtab.chronicle.coverage import rearmed_words
 from trimtab.chronicle.journal import Event
 from trimtab.text import (
@@ -185,6 +186,7 @@ _SENTENCES: Mapping[str, Callable[[Event], str]] = {
     "incident": _incident,
     "outcome": _outcome,
     "rearmed": _rearmed,
+    **dict.fromkeys(AUTHORITY_EVENTS, authority_words),
 }
 
 

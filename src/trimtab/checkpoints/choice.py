@@ -7,7 +7,7 @@ one that cannot be read now may come back, so the start is refused until somebod
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
@@ -72,6 +72,8 @@ def journaled(events: Iterable[Event]) -> dict[str, Journaled]:
     """Return what the journal says last of each checkpoint, by the name of its folder."""
     found: dict[str, Journaled] = {}
     for event in events:
+        if event.event == "rollback":
+            _move(found, event)
         if event.event != "checkpoint":
             continue
         path, grade = PurePath(str(event.data.get("path"))), str(event.data.get("grade"))
@@ -87,6 +89,16 @@ def journaled(events: Iterable[Event]) -> dict[str, Journaled]:
             aside=len(path.parts) > 1,
         )
     return found
+
+
+def _move(found: dict[str, Journaled], event: Event) -> None:
+    """Note what `trimtab rollback` moved aside, or brought back."""
+    moved = event.data.get("moved")
+    for entry in moved if isinstance(moved, list) else ():
+        name = PurePath(str(entry.get("from"))).name if isinstance(entry, dict) else ""
+        if name in found:
+            aside = event.data.get("state") == "applied"
+            found[name] = replace(found[name], aside=aside)
 
 
 def lineage_of(events: Iterable[Event]) -> str:

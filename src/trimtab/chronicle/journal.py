@@ -57,12 +57,21 @@ EVENTS = (
     "note",  # free text with an author
     "owner",  # a process took the run: pid, host, owner (random)
     "repair",  # `trimtab journal check --repair` mended this file: what came back, what is lost
+    "rollback",  # `trimtab rollback` moved checkpoints aside, or brought them back: to_step, moved
     "dismiss",  # a person called an incident fine: kind, severity, onset, why; undo takes it back
+    "staged",  # an action waits for a person: id, what, classes, cost_steps, undo, deadline_s
+    "answered",  # a staged action was approved, denied, decided by its deadline, or withdrawn
+    "setting-changed",  # a setting changed that nobody announced: setting, old, new
+    "expected",  # a change was announced: what, from_step, until
+    "shadow",  # what `act` would have done, and what came instead
     "end",  # the run finished
+    "hang",  # a supervisor: no new step for too long: why, silent_s, the stacks of the processes
+    "restart",  # a supervisor: class, who, why, step, checkpoint that the next attempt loads
+    "gave-up",  # a supervisor: class, who, why, line, status that it ended with
 )
 HARMLESS = ("finding", "note")
 """Events that decide nothing: a run goes on without them as it would with them."""
-BY_COMMANDS = ("dismiss", "note", "repair")
+BY_COMMANDS = ("dismiss", "note", "repair", "rollback")
 """Events that a command may append while a guard writes; all others are its own."""
 NOT_IN_HEAD = (*HARMLESS, "incident")
 """Events that the head of the journal does not follow: found again without it, or no decision."""

@@ -23,17 +23,23 @@ __all__ = ["build_parser", "main"]
 _COMMANDS = (
     "inspect",
     "watch",
+    "supervise",
     "explain",
     "compare",
     "similar",
     "dismiss",
+    "approve",
+    "shadow",
     "preflight",
     "plan",
     "audit",
     "smoke",
     "parity",
     "scan",
+    "rollback",
     "chronicle",
+    "adopt",
+    "note",
     "journal",
     "report",
     "lab",
@@ -75,9 +81,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not given:
         build_parser().print_help(sys.stderr)
         return 2
+    own = given[: given.index("--")] if "--" in given else given  # the rest is another command
     if any(
         text == "" and before not in _SAY_WHEN_EMPTY
-        for before, text in zip(["", *given], given, strict=False)
+        for before, text in zip(["", *own], own, strict=False)
     ):
         print("trimtab: an argument is empty; give a path", file=sys.stderr)
         return 2

@@ -60,7 +60,8 @@ def errors_as_json(arguments: argparse.Namespace, run: Callable[[argparse.Namesp
         if not arguments.json:
             raise
         path = getattr(arguments, "config", None) or getattr(arguments, "python", None)
-        shown = f"{path[0]}:{path[1]}" if isinstance(path, tuple) else path
+        path = path or getattr(arguments, "run_directory", None)
+        shown = f"{path[0]}:{path[1]}" if isinstance(path, tuple) else path and str(path)
         print_json({"schema": 1, "errors": [{"path": shown, "error": str(error)}]})
         tell_error(error)
         return 2

@@ -59,6 +59,7 @@ from trimtab.detectors.settings import load_detectors, with_thresholds
 from trimtab.detectors.silent_nan import SilentNanDetector
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
+from trimtab.detectors.unannounced_change import UnannouncedChangeDetector
 from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.kinds import KIND_BY_NAME, SEVERITIES
 from trimtab.record import RunRecord
@@ -85,6 +86,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     *DOMAIN_DETECTORS,
     LevelDetector(name="signs", signals=CALM_SIGNALS),
     SettingChangeDetector(),
+    UnannouncedChangeDetector(),
     NeverLearnsDetector(),
     RateEndedDetector(),
     OverfittingDetector(),

@@ -22,11 +22,12 @@ from trimtab.guard.recording.row_sync import RowSync
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.state.checkpoint_store import bring_records, holds_run
 from trimtab.guard.state.external_checkpoint import companion_of
+from trimtab.guard.state.optimizers import one_optimizer, one_scheduler
 from trimtab.guard.state.training_state import Training
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -68,7 +69,7 @@ class Guard:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         data: DataLoader[object],
         run: str | Path,
@@ -96,13 +97,15 @@ class Guard:
 
         Args:
             model: The module that is trained.
-            optimizer: Its optimizer; parameters in its groups are clipped and measured.
+            optimizer: Its optimizer, or a list of several (Muon for the matrices, AdamW for the
+                rest) that make one step together; parameters in its groups are clipped and
+                measured.
             data: A DataLoader over a map-style dataset, or a stream (`guard.streams` says which and
                 with what limits); its order is kept exactly.
             run: Run directory; a run that is in it goes on from its newest healthy checkpoint.
             mode: observe, advise or act; default: the policy's.
             policy: Settings; default: `Policy()`.
-            scheduler: Learning-rate scheduler; stepped by `step()`.
+            scheduler: Learning-rate scheduler, or a list of several; stepped by `step()`.
             scaler: `torch.amp.GradScaler`; used by `backward()` and `step()`.
             clip: Largest global gradient norm; None: no clipping.
             steps: Effective steps of the whole run, going through the data as often as needed;
@@ -142,6 +145,7 @@ class Guard:
         policy = Policy() if policy is None else policy
         directory = RunDirectory(arguments.run_folder(run))
         setup_checks.check_objects(model, optimizer, scheduler, policy)
+        optimizer, scheduler = one_optimizer(optimizer), one_scheduler(scheduler)
         policy = replace(policy, mode=mode) if mode is not None else policy
         setup_checks.check_arguments(optimizer, clip, steps, scheduler, accumulate)
         judge = make_judge(detectors, thresholds)
@@ -346,6 +350,7 @@ class Guard:
     skip_samples = delegate(Control.skip_samples)
     skip_list = delegate(Control.skip_list)
     change_data = delegate(Control.change_data)
+    expect = delegate(Control.expect)
     undo = delegate(Control.undo)
     roll_back = delegate(Control.roll_back)
     start_over = delegate(Control.start_over)

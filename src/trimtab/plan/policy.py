@@ -8,12 +8,13 @@ made, not when the run is in trouble.
 import dataclasses
 import difflib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ConfigError
+from trimtab.plan.authority import AtDeadline, Authority, Permission
 from trimtab.plan.probe_names import PROBES
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER
 from trimtab.text import is_number
@@ -56,7 +57,17 @@ class Policy:
     """Distance of in-memory snapshots, optimizer steps. Ours: one copy of the state costs less than
     a step, so at 20 it stays below the overhead budget."""
     snapshots_kept: int = 16
-    """In-memory snapshots in the ring, count. Ours: 16 x 20 steps reach back 320 steps."""
+    """Most in-memory snapshots in the ring, count; fewer where the budget holds no more. Ours: 16 x
+    20 steps reach back 320 steps."""
+    snapshot_memory_gib: float = 0.0
+    """Most host memory of the snapshots of one rank, GiB; 0: `snapshot_memory_share`. `trimtab plan
+    guard` prints what a run needs."""
+    snapshot_memory_share: float = 0.5
+    """Share of the host's free memory at the start that the snapshots of all its ranks may take
+    together. Ours: activations and the optimizer's state of a CPU run come after the start."""
+    spill_to: str = ""
+    """Folder on a fast local disk to which snapshots are written while training goes on; memory
+    then holds only what is being written. Empty: none."""
     checkpoint_every_steps: int = 200
     """Distance of on-disk checkpoints, optimizer steps. Ours; BigScience went to 300 while tr8-104B
     was unstable."""
@@ -163,6 +174,18 @@ class Policy:
     """Most steps that may be off the final lineage, trials included, share of effective steps.
     Ours."""
 
+    authority: Mapping[str, Permission] = field(default_factory=dict)
+    """What may be done without a person: never, ask or act for each class of action, as listed in
+    `plan.authority.ACTION_CLASSES`. A class that is not named may act, as far as `mode` allows."""
+    per_day: Mapping[str, int] = field(default_factory=dict)
+    """Most actions of a class within 24 hours, count; beyond it the class is `never`. Empty: no
+    limit."""
+    ask_deadline_s: float = 3600.0
+    """How long an answer to a staged action is waited for, seconds; training goes on. Ours."""
+    at_deadline: AtDeadline = "wait"
+    """What holds for a staged action without an answer. wait: nothing is done and the request stays
+    open; never: as if denied; act: as if approved. Ours."""
+
     def __post_init__(self) -> None:
         """Refuse impossible values."""
         if self.mode not in get_args(Mode):
@@ -199,9 +222,18 @@ class Policy:
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or"
                 " false"
             )
-        folder: object = self.copy_to
-        if not isinstance(folder, str) or "\0" in folder:
-            raise ConfigError(f'copy_to is {folder!r}, expected a folder as text, or "" for none')
+        for name in ("copy_to", "spill_to"):
+            folder: object = getattr(self, name)
+            if not isinstance(folder, str) or "\0" in folder:
+                raise ConfigError(
+                    f'{name} is {folder!r}, expected a folder as text, or "" for none'
+                )
+        gib: object = self.snapshot_memory_gib
+        if not is_number(gib) or not 0 <= float(self.snapshot_memory_gib) < float("inf"):
+            raise ConfigError(
+                f"snapshot_memory_gib is {gib!r}, expected a number of GiB, or 0 for a share of what"
+                " is free"
+            )
         if self.lr_raise_allowed is not False:
             raise ConfigError(
                 "lr_raise_allowed must stay false: the guard never raises a learning rate; "
@@ -209,6 +241,17 @@ class Policy:
             )
         self._check_factors()
         self._check_names()
+        _ = self.permissions  # refuses what is impossible
+
+    @property
+    def permissions(self) -> Authority:
+        """What may be done without a person, as one value that the supervisor reads, too."""
+        return Authority(
+            allowed=self.authority,
+            per_day=self.per_day,
+            ask_deadline_s=self.ask_deadline_s,
+            at_deadline=self.at_deadline,
+        )
 
     def _check_names(self) -> None:
         for name, known in (("arms", tuple(ARM_BY_ID)), ("probes_off", PROBES), ("past_runs", ())):
@@ -316,6 +359,7 @@ _MOST = 10**12
 """Most that any of them can mean: more is a slip."""
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
+    "snapshot_memory_share": (0.0, 1.0),
     "lr_factor_saturating": (0.0, 1.0),
     "lr_factor_returning": (0.0, 1.0),
     "lr_jump_ratio": (1.0, 1e6),

@@ -40,9 +40,27 @@ class _Branch:
     settings: Mapping[str, str] = field(default_factory=dict)
 
 
+_OF_COMMANDS = ("rollback", "note", "dismiss")
+"""Events that begin a journal where no guard wrote."""
+_FIRST_LINE_BYTES = 1 << 20
+
+
 def is_run_directory(path: Path) -> bool:
-    """Whether a directory is a trimtab run."""
-    return (path / "journal.jsonl").is_file() or (path / "signals").is_dir()
+    """Whether a directory is a trimtab run.
+
+    Commands keep a journal beside the logs of any trainer, too: such a run is read by its logs.
+    """
+    if (path / "signals").is_dir():
+        return True
+    journal = path / "journal.jsonl"
+    if not journal.is_file():
+        return False
+    try:
+        with journal.open("rb") as file:
+            first = parse_object(file.readline(_FIRST_LINE_BYTES).decode("utf-8", "replace"))
+    except OSError:  # there is one, and the reader says what is wrong with it
+        return True
+    return first is None or first.get("event") not in _OF_COMMANDS
 
 
 def read_run_directory(path: Path) -> RunRecord:

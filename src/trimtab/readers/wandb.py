@@ -25,11 +25,11 @@ from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
 
-__all__ = ["WandbReader"]
+__all__ = ["TRAINER_STEPS", "WandbReader", "history_row"]
 
 _MAGIC = b":W&B"
 _HEADER_SIZE_BYTES = 7
-_TRAINER_STEPS = frozenset(
+TRAINER_STEPS = frozenset(
     {"step", "global step", "iteration", "iter", "train/global step", "trainer/global step"}
 )
 _MIN_STEPS = 10
@@ -64,7 +64,7 @@ class WandbReader:
         num_bad = 0
         for record in log_records(data, _HEADER_SIZE_BYTES, damage):
             try:
-                history.add(_history_row(record))
+                history.add(history_row(record))
             except WireError:
                 num_bad += 1
         if not history.steps:
@@ -134,7 +134,7 @@ class _History:
         Rows without one have that of the row before.
         """
         for key, cells in self.columns.items():
-            if normalise(key) not in _TRAINER_STEPS or len(cells) < _MIN_STEPS:
+            if normalise(key) not in TRAINER_STEPS or len(cells) < _MIN_STEPS:
                 continue
             places = np.array([place for place, _ in cells])
             values = np.array([value for _, value in cells])
@@ -159,7 +159,7 @@ class _History:
             return [f"rows are counted by the trainer's step: {self.appended} while W&B's runs on"]
         for key in self.columns:
             cells = self.columns[key]
-            if normalise(key) in _TRAINER_STEPS and len(cells) > 1 and cells[-1][1] > cells[0][1]:
+            if normalise(key) in TRAINER_STEPS and len(cells) > 1 and cells[-1][1] > cells[0][1]:
                 (first, begin), (last, end) = cells[0], cells[-1]
                 return [
                     f"rows are counted by W&B's _step; {self.steps[first]:g} to "
@@ -180,7 +180,7 @@ def _damage_notes(damage: LogDamage, num_bad: int, *, cut: bool) -> list[str]:
     return notes
 
 
-def _history_row(record: bytes) -> list[tuple[str, object]]:
+def history_row(record: bytes) -> list[tuple[str, object]]:
     """Return the (key, value) pairs of a history record; none for any other record."""
     row: list[tuple[str, object]] = []
     for part in fields(record):

@@ -22,7 +22,7 @@ from typing import Literal
 
 from trimtab.checkpoints.manifest import inspect_folder
 from trimtab.errors import ReadError
-from trimtab.surgery.lightning_step import step_in_checkpoint
+from trimtab.surgery.stated_step import step_in_checkpoint
 
 __all__ = [
     "ASIDE",

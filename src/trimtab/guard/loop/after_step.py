@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recording.fault_barrier import Edge, Part
     from trimtab.guard.recording.judged_steps import JudgedSteps
     from trimtab.guard.recovery.executor import Recovery
+    from trimtab.guard.settings.ledger import SettingChanged
     from trimtab.guard.step.run_context import RunContext
     from trimtab.guard.step.step_recorder import StepRow
 
@@ -120,6 +121,8 @@ class AfterStep:
         if self.acting and not self._recovery.busy:
             edge.run("journal", lambda: self._tell_of_skip(row))
         edge.run("verdict", parts.rows.note_order)
+        for change in parts.settings.add_to(row.values, step):
+            self.tell_change(change)
         found = self._record(row)
         for finding in found:
             edge.run("journal", partial(parts.recorder.finding, finding, step=step))
@@ -128,6 +131,27 @@ class AfterStep:
         if not self._recovery.busy:
             edge.run("checkpoint", lambda: self._grade_checkpoints(found))
         return tuple(found)
+
+    def tell_change(self, change: SettingChanged) -> None:
+        """Write down a setting that changed; say it where the guard may say more than incidents."""
+        parts, recovery = self._parts, self._recovery
+        before, after = change.shown
+        data = {
+            "setting": change.name,
+            "old": before,
+            "new": after,
+            "where": change.where,
+            "announced": change.expected or None,
+        }
+        self._edge.run(
+            "journal",
+            lambda: parts.recorder.event("setting-changed", step=change.step, **data),
+        )
+        if recovery.busy:
+            return
+        self._edge.run("recovery", lambda: recovery.after_change(f"changed {change.name}"))
+        if parts.policy.mode != "observe" and not change.expected:
+            self._messages.tell(f"{change.text()}: changed, and not announced")
 
     def _record(self, row: StepRow) -> list[Finding]:
         """Take a row into the record, judge it, and bring it to disk, each as far as it goes."""

@@ -29,6 +29,9 @@ from trimtab.guard.recording.fault_barrier import Edge
 from trimtab.guard.recording.fault_events import FaultEvents
 from trimtab.guard.recording.judged_steps import JudgedSteps
 from trimtab.guard.recovery.executor import Recovery
+from trimtab.guard.settings.expected import ExpectedChanges
+from trimtab.guard.settings.ledger import SettingsLedger
+from trimtab.guard.settings.reader import SettingsReader
 from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.state.judgement import Judgement
 from trimtab.guard.state.restore_points import RestorePoints
@@ -138,8 +141,16 @@ def assemble(setup: Setup) -> Assembled:
             start_over=s.start_over,
         )
     )
+    if s.policy.mode == "act":
+        parts.points.plan_memory()
     _begin_coverage(s, parts, judged)
+    if s.is_old and (s.policy.authority or s.policy.per_day):
+        journal = s.recorder.directory.journal
+        recovery.take_up(s.ranks.agree(lambda: read_journal(journal)[0]))
     _hear_errors(s, parts, edge)
+    held = {name: tuple(v) for name, v in parts.state.decisions.held_settings.items()}
+    if held:
+        edge.run("recovery", lambda: engine.hold_settings(held))
     state, store = parts.state, parts.points.store
     messages = Messages(state, store=store, recovery=recovery, edge=edge, say=say)
     status = RunStatus(
@@ -154,6 +165,8 @@ def assemble(setup: Setup) -> Assembled:
         steps=s.steps,
     )
     readings = _readings(s, parts, recovery, edge)
+    if s.is_old and s.ranks.chief:
+        edge.run("probes", readings.resume)
     checked = s.check_resume > 0 and state.counters.step == 0
     after = AfterStep(
         parts,
@@ -205,7 +218,14 @@ def assemble(setup: Setup) -> Assembled:
     gate = CallGate(
         has_ended=lambda: shutdown.ended, in_step=lambda: batches.in_step, settle=settle
     )
-    log = ActionLog(state, recorder=s.recorder, recovery=recovery, edge=edge, say=say)
+    log = ActionLog(
+        state,
+        recorder=s.recorder,
+        recovery=recovery,
+        edge=edge,
+        say=say,
+        accept=parts.settings.accept,
+    )
     control = Control(
         parts,
         gate=gate,
@@ -394,6 +414,9 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         rows=rows,
         clock=clock,
     )
+    expected = ExpectedChanges()
+    ledger = SettingsLedger(SettingsReader(s.training, clip=lambda: update.clip), expected)
+    state.on_restore(ledger.went_back)
     points = RestorePoints(state, s.policy, recorder=s.recorder, ranks=s.ranks)
     least_steps = s.policy.verify_steps
     points.doubt_if(lambda healthy: _doubt_of(step(), healthy, judged, least_steps=least_steps))
@@ -415,5 +438,7 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         rows=rows,
         deferred=deferred,
         reads_late=late,
+        settings=ledger,
+        expected=expected,
     )
     return parts, edge, judged

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.guard.yardstick.yardstick import Request
+from trimtab.chronicle.journal import read_journal
+from trimtab.guard.yardstick.yardstick import ReadingRequest
 from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
@@ -89,6 +90,20 @@ class Readings:
         """Take note of a batch that is handed out for training."""
         self._yardstick.see_batch(batch)
 
+    def resume(self) -> None:
+        """Go on from what the processes before have read on this lineage, as if there was one."""
+        state, recorder = self._parts.state, self._parts.recorder
+        step = state.counters.step
+        if step == 0:
+            return
+        for event in read_journal(recorder.directory.journal)[0]:
+            self._yardstick.hear(event.event, event.step, event.data)
+        self._yardstick.test.forget_after(step, keep_total=True)
+        record = recorder.live.record()
+        column, rows = record.columns["loss"], record.lineage_rows()
+        rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+        self._losses.extend(column.values[rows][-_NOISE_ROWS:].tolist())
+
     # -- asked for --------------------------------------------------------------------------
 
     def after_step(self, loss: float, *, quiet: bool) -> None:
@@ -104,9 +119,9 @@ class Readings:
         wanted = self._recovery.state.wants
         if wanted is not None:
             older = self._recovery.snapshot_for(wanted)
-            yard.ask(Request("branch" if self._recovery.busy else "alarm", step, older))
+            yard.ask(ReadingRequest("branch" if self._recovery.busy else "alarm", step, older))
         elif quiet and yard.is_due(step) and (self._own_loop or not yard.loops):
-            yard.ask(Request("calm", step))
+            yard.ask(ReadingRequest("calm", step))
 
     # -- run --------------------------------------------------------------------------------
 
@@ -158,8 +173,12 @@ class Readings:
         self._edge.run("recovery", lambda: self._recovery.after_reading(reading))
         if reading is not None and wanted.point is None and not self._recovery.busy:
             # Left alone: what the batches cost from here on is compared with this reading.
+            sigma = self._sigma()
             self._yardstick.test.restart()
-            self._yardstick.judge(reading, sigma=self._sigma())
+            self._yardstick.judge(reading, sigma=sigma)
+            self._parts.recorder.event(
+                "yardstick", step=reading.step, losses=list(reading.losses), reference=True
+            )
 
     def _use(self, reading: Reading) -> None:
         self._tell_source()
@@ -179,14 +198,15 @@ class Readings:
 
     def _judge(self, reading: Reading) -> dict[str, object]:
         """Judge a reading at its time; it is recorded with the row of the next step."""
-        found = self._yardstick.judge(reading, sigma=self._sigma())
+        sigma = self._sigma()
+        found = self._yardstick.judge(reading, sigma=sigma)
         noted = {
             "yardstick_loss": reading.mean,
             "yardstick_evidence": min(found.total, _MOST_EVIDENCE),
             "yardstick_rise": found.rise,
         }
         self._parts.pool.note({k: v for k, v in noted.items() if math.isfinite(v)})
-        told = {"evidence": noted["yardstick_evidence"], "rise": found.rise}
+        told = {"evidence": noted["yardstick_evidence"], "rise": found.rise, "sigma": sigma}
         return {k: v for k, v in told.items() if math.isfinite(v)}
 
     def _sigma(self) -> float:

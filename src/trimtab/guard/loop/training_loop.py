@@ -208,6 +208,8 @@ class TrainingLoop:
         parts = self._parts
         if begins:
             parts.pool.begin_step()
+            if self._after.acting:
+                parts.optimizer_step.keep_buffers()
             parts.probes.arm(parts.state.counters.step + 1, closely=self._after.looks_closely)
         parts.pool.see_batch(batch)
 
@@ -268,15 +270,25 @@ class TrainingLoop:
         if self.probing:
             self._look_only(fed, loss)
             return
+        settings = self._parts.settings
+        self._edge.run("probes", self._look_at_settings)
         if self._pending.may_wait():
             self._pending.defer(loss, fed)
+            self._edge.run("probes", settings.after_update)
             self._interrupts.step_ends(together=False)
             return
         # `float` waits for the device: this step is read now.
         row = self._update(float(loss), fed)
         self.after_step(row)
+        self._edge.run("probes", settings.after_update)
         self._shutdown.stop_if_given_up()
         self._interrupts.step_ends(together=self._pending.stop_heard or self._parts.pool.whole.stop)
+
+    def _look_at_settings(self) -> None:
+        """Write down what changed since the last step that neither a schedule nor we have set."""
+        step = self._parts.state.counters.step + 1
+        for change in self._parts.settings.before_update(step):
+            self._after.tell_change(change)
 
     def _read(self) -> None:
         """Give the losses of the yardstick's batches to it; nothing else follows from them."""

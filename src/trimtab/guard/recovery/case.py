@@ -110,6 +110,10 @@ class Case:
     """Losses of the fixed batches under the base; empty: not read."""
     broken_steps: int = 0
     """Last steps of the trial in a row whose gradient was not finite."""
+    arms: tuple[str, ...] | None = None
+    """Branches that may be tried without asking; None: all of the policy."""
+    asks: tuple[str, ...] = ()
+    """Classes of action that a person would have to allow for the others."""
 
     @property
     def level(self) -> float:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from trimtab.plan.trials import Trial
 
 __all__ = [
+    "AwaitAnswer",
     "BeginAttempt",
     "Capture",
     "Command",
@@ -205,6 +206,13 @@ class SetFailures:
     count: int
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitAnswer:
+    """Begin to listen for a person's answer to what is staged, for so long."""
+
+    deadline_s: float
+
+
 # -- asked ----------------------------------------------------------------------------------
 
 
@@ -270,6 +278,7 @@ Command = (
     | CountProbedBatch
     | NoteOnset
     | SetFailures
+    | AwaitAnswer
     | Question
 )
 

@@ -10,17 +10,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.expectation import Expectation
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.yardstick.reading import Reading
     from trimtab.incidents import Incident
+    from trimtab.plan.trials import SettingPutBack
     from trimtab.record import RunRecord
 
 __all__ = [
     "Answer",
+    "AnswerHeard",
     "BrokenStateFound",
     "Captured",
+    "ChangeAnnounced",
     "ChangedByHand",
     "Confirmed",
     "Event",
@@ -151,6 +157,25 @@ class FaultHeard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerHeard:
+    """A person answered what is staged, or its deadline is over."""
+
+    step: int
+    id: str
+    answer: str
+    """approved, denied or deadline."""
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAnnounced:
+    """A change was announced: what it explains is not acted on."""
+
+    step: int
+    change: ExpectedChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The run has ended."""
 
@@ -189,6 +214,10 @@ class Standing:
     """Clipping threshold as launched."""
     low_precision: str = ""
     """fp16 or bf16 where the forward pass runs in it and can be run in another."""
+    changed: tuple[SettingPutBack, ...] = ()
+    """Settings that changed without being announced, so far as remembered; oldest first."""
+    used_today: Mapping[str, int] = field(default_factory=dict)
+    """Actions of each class that has a limit within the last 24 hours, count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,6 +283,8 @@ Event = (
     | ChangedByHand
     | RolledBackByHand
     | FaultHeard
+    | AnswerHeard
+    | ChangeAnnounced
     | RunEnded
     | Answer
 )

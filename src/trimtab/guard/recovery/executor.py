@@ -8,28 +8,35 @@ on a branch from the restore point, and are undone unless the branch is kept.
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
+from trimtab.chronicle.approvals import staged_actions
 from trimtab.errors import TrimtabError
+from trimtab.guard.recording.answers import DailyUse, Inbox
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
 from trimtab.guard.recovery.expectation import Expectation, expected_loss
 from trimtab.guard.recovery.past_outcomes import arms_that_worked
-from trimtab.guard.recovery.state import RecoveryState
+from trimtab.guard.recovery.state import RecoveryState, Request
 from trimtab.guard.recovery.triage import find_incident
 from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import RestorePoint
 from trimtab.guard.step.actuators import read_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
+    from trimtab.chronicle.approvals import StagedAction
+    from trimtab.chronicle.journal import Event
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recording.fault_barrier import Part
     from trimtab.guard.recovery.state import Phase, ReadingWanted
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.state.training_state import Snapshot
     from trimtab.guard.step.engine import Engine
     from trimtab.guard.yardstick.reading import Reading
@@ -72,6 +79,35 @@ class Recovery:
         self._snapshots: dict[int, Snapshot] = {}
         """Copies of the training state that the state of recovery refers to, by handle."""
         self._num_snapshots = 0
+        authority = engine.policy.permissions
+        self._used = DailyUse(authority)
+        self._inbox = Inbox(
+            engine.recorder.directory.root,
+            engine.ranks,
+            asks=engine.policy.mode == "act" and "ask" in authority.allowed.values(),
+        )
+
+    def take_up(self, events: Sequence[Event]) -> None:
+        """Take up what an earlier process of this run left: what is staged, what was used today.
+
+        All ranks must call it with the same events.
+        """
+        self._used.take_in(events)
+        staged = staged_actions(events)
+        self.state = replace(self.state, num_requests=len(staged))
+        if not staged or staged[-1].answer or self.engine.policy.mode != "act":
+            return
+        last, step = staged[-1], self.engine.counters.step
+        request = Request(
+            id=last.id, kind=last.kind, classes=last.classes, step=step, target_step=step
+        )
+        self.state = replace(self.state, request=request)
+        self._inbox.listen(_seconds_left(last))
+        self._say(f"{last.id} still waits for approval: {last.what}")
+
+    def close(self) -> None:
+        """Close what answers come through."""
+        self._inbox.close()
 
     # -- called by the guard ----------------------------------------------------------------
 
@@ -92,6 +128,8 @@ class Recovery:
             reads: Whether the yardstick can be read.
         """
         engine = self.engine
+        if self.state.request is not None:
+            self._hear_answer(self.state.request)
         self._handle(
             ev.StepDone(
                 step=engine.counters.step,
@@ -180,6 +218,10 @@ class Recovery:
     def after_change(self, remedy: str) -> None:
         """Take in that somebody changed a setting: its effect is watched."""
         self._handle(ev.ChangedByHand(step=self.engine.counters.step, remedy=remedy))
+
+    def announce(self, change: ExpectedChange) -> None:
+        """Take in an announced change."""
+        self._handle(ev.ChangeAnnounced(step=self.engine.counters.step, change=change))
 
     def note(self, text: str) -> None:
         """Journal a sentence of the guard's own."""
@@ -289,6 +331,14 @@ class Recovery:
         """Why a state that is saved now is suspect; empty where it is not."""
         return self.state.doubt
 
+    def _hear_answer(self, request: Request) -> None:
+        """Take in what a person said to a staged action, or that its deadline is over."""
+        heard = self._inbox.hear(request.id)
+        if heard is not None:
+            answer, why = heard
+            step = self.engine.counters.step
+            self._handle(ev.AnswerHeard(step=step, id=request.id, answer=answer, why=why))
+
     # -- the loop of events and commands ----------------------------------------------------
 
     def _handle(self, event: ev.Event) -> None:
@@ -382,6 +432,9 @@ class Recovery:
                 engine.ring.drop_after(command.after)
             case c.SetAside():
                 self._set_aside(command)
+                self._used.count_restore()
+            case c.AwaitAnswer():
+                self._inbox.listen(command.deadline_s)
             case c.TakeSnapshot():
                 self._guarded("snapshot", engine.snapshot)
             case c.SaveCheckpoint():
@@ -440,7 +493,10 @@ class Recovery:
         if found is not None and question.recall:
             worked = arms_that_worked(self.engine, found.incident.kind)
         return ev.IncidentFound(
-            step=self.engine.counters.step, found=found, standing=self._standing(), worked=worked
+            step=self.engine.counters.step,
+            found=found,
+            standing=self._standing(together=question.together),
+            worked=worked,
         )
 
     def _survey(self, question: c.Survey) -> ev.Surveyed:
@@ -460,8 +516,12 @@ class Recovery:
             oldest_step=engine.oldest_step(),
         )
 
-    def _standing(self) -> ev.Standing:
+    def _standing(self, *, together: bool = True) -> ev.Standing:
+        """Return what was decided and spent; `together`: all ranks ask."""
         engine, d = self.engine, self.engine.decisions
+        used: Mapping[str, int] = {}
+        if together and engine.policy.per_day:
+            used = engine.ranks.agree(self._used.counts)  # each rank has its own clock
         return ev.Standing(
             in_force=what_is_in_force(engine),
             rollbacks=d.rollbacks,
@@ -472,6 +532,8 @@ class Recovery:
             skips=tuple(engine.data.skips) if engine.data is not None else (),
             clip=engine.clip,
             low_precision=engine.low_precision,
+            used_today=used,
+            changed=engine.changed_since(-1),
         )
 
     # -- commands that take several lines ---------------------------------------------------
@@ -490,6 +552,7 @@ class Recovery:
                 standing=self.engine.standing(),
             )
         )
+        self._used.count_remedy(command.remedy)
 
     def _note_action(self, command: c.NoteAction) -> None:
         if command.revises:
@@ -548,3 +611,12 @@ class Recovery:
             live = {point.handle for point in held}
             for handle in self._snapshots.keys() - live:
                 del self._snapshots[handle]
+
+
+def _seconds_left(staged: StagedAction) -> float:
+    """Return how long a staged action of an earlier process still waits; at least 0."""
+    try:
+        since = datetime.fromisoformat(staged.staged_at).timestamp()
+    except ValueError:
+        return staged.deadline_s
+    return max(since + staged.deadline_s - time.time(), 0.0)

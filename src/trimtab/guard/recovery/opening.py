@@ -24,8 +24,16 @@ from trimtab.guard.recovery.commands import (
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
+from trimtab.guard.recovery.permission import rights_of, stage
 from trimtab.guard.recovery.situation import affordable_step, situation_of
-from trimtab.guard.recovery.state import LeftAlone, Opening, ReadingWanted, Responding, Surveying
+from trimtab.guard.recovery.state import (
+    LeftAlone,
+    Opening,
+    ReadingWanted,
+    Request,
+    Responding,
+    Surveying,
+)
 from trimtab.guard.recovery.triage import is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
 from trimtab.guard.recovery.trial_verdict import reading_of
@@ -53,6 +61,7 @@ __all__ = [
     "asks_first",
     "decide",
     "examine",
+    "has_lasted",
     "is_troubled",
     "look_up",
     "open_case",
@@ -60,29 +69,36 @@ __all__ = [
     "watch_again",
 ]
 
+_CHANGE_STEPS = 128
+"""Steps within which trouble may follow a change of a setting. Ours: two verifications."""
+
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
 
 def is_troubled(state: RecoveryState, e: StepDone) -> bool:
     """Whether an open alarm on the loss has outlasted the patience."""
-    policy, row, step = state.policy, e.row - 1, e.step
-    patience = 0 if e.last else policy.patience_steps
-    waiting = step < state.wait_until
-    grace, recurrence = state.grace, state.recurrence
+    waiting = e.step < state.wait_until
     return any(
-        is_trouble(
-            f,
-            row - f.onset_row,
-            0 if recurrence.returns(policy, f) else patience,
-            last=e.last,
-            scaled=e.scaled,
-            waits=lambda f: not recurrence.returns(policy, f) and grace.lasts(policy, f, step),
-        )
+        has_lasted(state, e, f)
         for f in state.open.values()
         if f.severity != "info"
         and f.key not in state.handled
         and f.end_row is None
         and (f.kind == "non-finite" or not waiting)
+    )
+
+
+def has_lasted(state: RecoveryState, e: StepDone, f: Finding) -> bool:
+    """Whether an open alarm has outlasted the patience, so that `act` would do something."""
+    policy, grace, recurrence = state.policy, state.grace, state.recurrence
+    returns = recurrence.returns(policy, f)
+    return is_trouble(
+        f,
+        e.row - 1 - f.onset_row,
+        0 if returns or e.last else policy.patience_steps,
+        last=e.last,
+        scaled=e.scaled,
+        waits=lambda f: not recurrence.returns(policy, f) and grace.lasts(policy, f, e.step),
     )
 
 
@@ -215,6 +231,10 @@ def search_base(state: RecoveryState, asked: Responding, e: IncidentFound) -> Re
         return replace(state, handled=state.handled | frozenset(state.open)), ()
     if state.policy.mode == "advise" or state.advising_only:
         return _advise(state, found, e)
+    rights = rights_of(state.policy, e.standing.used_today, state.granted)
+    if rights.restore == "never":
+        state, commands = _advise(state, found, e)
+        return state, (*commands, decision(e.step, "not allowed", "; ".join(rights.refused)))
     if state.forgives:
         state = replace(state, forgives=False, rollbacks_forgiven=e.standing.rollbacks)
     approach = _approach(state, found, e.standing, asked.event.step)
@@ -233,6 +253,9 @@ def _approach(
     first_sign = min(
         [int(incident.first_step), *(recurrence.first_of(policy, f) for f in returned)]
     )
+    # a change that nobody announced may act long before it shows
+    recent = [c.step for c in standing.changed if 0 <= first_sign - c.step <= _CHANGE_STEPS]
+    first_sign = min([first_sign, *recent])
     # earlier incidents near this one: what was done did not last, so go further back
     horizon = 4 * policy.verify_steps
     recurrences = sum(1 for onset in standing.last_onsets if abs(onset - first_sign) <= horizon)
@@ -280,16 +303,47 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     if isinstance(ahead, Wait):
         state = replace(state, wait_until=ahead.until_step)
         return state, (decision(e.step, "wait", ahead.reason),)
-    state, commands = _report(state, asked.found, e.step)
     problem = e.misfit or (ahead.reason if isinstance(ahead, GiveUp) else "")
+    rights = rights_of(state.policy, e.standing.used_today, state.granted)
+    if rights.restore == "ask" and not problem:
+        return _ask_first(state, asked, rights.asks, e)
+    state, commands = _report(state, asked.found, e.step)
     if problem:
         state, more = give_up(state, problem, e.step)
         return state, (*commands, *more)
+    shadow, ended = state.shadow.end("recovery went back", e.step)
+    state, commands = replace(state, shadow=shadow), (*commands, *ended)
+    case = replace(case, arms=rights.arms, asks=rights.asks)
+    if rights.refused:
+        commands = (*commands, decision(e.step, "not allowed", "; ".join(rights.refused)))
+    state = replace(state, granted=None)
     # the steps after the base are undone, and with them what was measured of earlier changes
     told, ended = state.notices.end_skips()
     state = replace(state, notices=told, effects=state.effects.forget_changes(), case=case)
     state, more = start_probe(state, case, e.step)
     return state, (*commands, *ended, NoteOnset(int(case.incident.first_step)), *more)
+
+
+def _ask_first(
+    state: RecoveryState, asked: Surveying, classes: tuple[str, ...], e: Surveyed
+) -> Result:
+    """Report the incident, and stage going back to the state that was found for it."""
+    incident = asked.found.incident
+    # not counted as dealt with: it is acted on once it is approved
+    diagnosis = diagnose(asked.found.record, incident, earlier=state.incidents)
+    told, commands, _ = state.notices.report(incident, diagnosis, asked.found.keys, e.step)
+    request = Request(
+        kind=incident.kind,
+        classes=classes,
+        step=e.step,
+        target_step=asked.base.step,
+        found=asked.found,
+        event=asked.event,
+        approach=asked.approach,
+    )
+    why = f"{incident.kind}, first sign at step {asked.approach.first_sign}"
+    state, more = stage(replace(state, notices=told), request, why=why, step=e.step)
+    return state, (*commands, *more)
 
 
 def _case(asked: Surveying, e: Surveyed) -> Case:
@@ -326,11 +380,10 @@ def _report(state: RecoveryState, found: IncidentInRecord, step: int) -> Result:
 
 
 def _handled(state: RecoveryState, found: IncidentInRecord) -> RecoveryState:
-    return replace(
-        state,
-        handled=state.handled | found.keys,
-        incidents=(*state.incidents, found.incident),
-    )
+    incidents = state.incidents
+    if found.incident not in incidents:  # a person may have been asked about it in between
+        incidents = (*incidents, found.incident)
+    return replace(state, handled=state.handled | found.keys, incidents=incidents)
 
 
 def _advise(state: RecoveryState, found: IncidentInRecord, e: IncidentFound) -> Result:

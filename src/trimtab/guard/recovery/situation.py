@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trimtab.guard.recovery.curves import usual_norm
@@ -13,8 +14,16 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Case
     from trimtab.guard.recovery.events import Standing
     from trimtab.guard.recovery.state import RecoveryState
+    from trimtab.plan.policy import Policy
 
-__all__ = ["affordable_step", "older_target", "situation_of", "trial_length", "wasted_share"]
+__all__ = [
+    "affordable_probe",
+    "affordable_step",
+    "older_target",
+    "situation_of",
+    "trial_length",
+    "wasted_share",
+]
 
 
 def situation_of(
@@ -31,6 +40,7 @@ def situation_of(
     # the trial in force has put its own range into the skips; it is not decided yet
     tried = case.trial.skip if case.trial is not None else None
     onset = onset_sample(case)
+    policy = state.policy if case.arms is None else replace(state.policy, arms=case.arms)
     return Situation(
         kind=case.incident.kind,
         saturating=saturates(case.incident),
@@ -41,7 +51,9 @@ def situation_of(
         lr_jump_step=None if case.lr_jump is None else case.lr_jump.step,
         lr_rising=case.lr_rising,
         lr_proven=case.lr_sound is not None or not case.lr_rising,
-        policy=state.policy,
+        policy=policy,
+        changed=tuple(c for c in standing.changed if c.step > case.base.step),
+        may_skip=case.arms is None or "other-data" in case.arms,
         probe=case.probe,
         window=(onset, max(case.seen_sample - 1, onset)),
         trials=case.trials,
@@ -103,9 +115,14 @@ def affordable_step(state: RecoveryState, standing: Standing, step: int) -> int:
     """Return the oldest step that one trial can go back to, within what may be wasted."""
     policy = state.policy
     final = state.final_step or step
-    probed = 4 * policy.probe_margin_batches / 3
-    spent = standing.executed_steps + standing.probed_batches / 3 + probed + 2 * policy.trial_steps
+    spent = standing.executed_steps + standing.probed_batches / 3 + affordable_probe(policy)
+    spent += 2 * policy.trial_steps
     return max(int(spent - policy.max_wasted_share * final) + 1, 0)
+
+
+def affordable_probe(policy: Policy) -> float:
+    """Return what looking at the data ahead costs, in steps: a forward pass is a third of one."""
+    return 4 * policy.probe_margin_batches / 3
 
 
 def trial_length(state: RecoveryState, case: Case) -> int:

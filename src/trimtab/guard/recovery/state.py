@@ -14,6 +14,7 @@ from trimtab.guard.recovery.change_effects import ChangeEffects
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.guard.recovery.notices import Notices
 from trimtab.guard.recovery.recurrence import RecurringSpikes
+from trimtab.guard.recovery.shadow import Shadow
 from trimtab.guard.recovery.triage import puts_in_doubt
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Approach, Case, Verification
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import Key, RestorePoint
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
     from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
     from trimtab.plan.policy import Policy
@@ -34,6 +36,7 @@ __all__ = [
     "Capturing",
     "FindingOlderState",
     "GoingFurtherBack",
+    "Grant",
     "Leaving",
     "LeftAlone",
     "LeftCase",
@@ -43,6 +46,7 @@ __all__ = [
     "ReadingWanted",
     "RecoveryState",
     "Reporting",
+    "Request",
     "Responding",
     "StartingProbe",
     "StartingTrial",
@@ -141,6 +145,8 @@ class Leaving:
     """No remedy is kept; the base of the case is being restored."""
 
     ending: Wait | GiveUp
+    asks: tuple[str, ...] = ()
+    """Classes of action that a person is asked for then."""
 
 
 Pending = (
@@ -156,6 +162,39 @@ Pending = (
     | StartingTrial
     | Leaving
 )
+
+
+# -- what a person is asked -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """An action that waits for a person."""
+
+    id: str = ""
+    kind: str
+    """Of the incident."""
+    classes: tuple[str, ...]
+    """Classes of action that are asked for."""
+    step: int
+    """At which it was staged."""
+    target_step: int
+    after_trials: bool = False
+    """Whether what may act by itself was tried before, and did not hold."""
+    found: IncidentInRecord | None = None
+    event: StepDone | None = None
+    approach: Approach | None = None
+    """None, all three: it was staged before a restart."""
+
+
+@dataclass(frozen=True)
+class Grant:
+    """What a person has allowed for the next incident of a kind."""
+
+    kind: str
+    classes: tuple[str, ...]
+    only: bool = False
+    """Whether nothing else is tried with it: the rest was, and did not hold."""
 
 
 # -- the state ------------------------------------------------------------------------------
@@ -258,6 +297,15 @@ class RecoveryState:
     recurrence: RecurringSpikes = field(default_factory=RecurringSpikes)
     effects: ChangeEffects = field(default_factory=ChangeEffects)
     notices: Notices = field(default_factory=Notices)
+    request: Request | None = None
+    """What waits for a person; nothing is acted on meanwhile."""
+    num_requests: int = 0
+    """Staged so far in the run, count."""
+    granted: Grant | None = None
+    expected: tuple[ExpectedChange, ...] = ()
+    """Announced changes."""
+    shadow: Shadow = field(default_factory=Shadow)
+    """What `act` would have done, where nothing is done."""
 
     @property
     def pause_steps(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.guard.settings.expected import NEVER_EXPECTED
 from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
 
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import Key
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
 __all__ = [
     "EARLY_SIGNS",
+    "explained_by",
     "find_incident",
     "is_trouble",
     "puts_in_doubt",
@@ -44,6 +47,8 @@ _ACTED_ON = frozenset(
 """Kinds of ours that may lead to a rollback. Other kinds ask for a person: going back does not help
 a model that overfits, or a setting that somebody changed on purpose. Kinds of a user's own
 detectors may, too."""
+_NO_RISE = frozenset(("memorised", "too-good", "plateau", "overfitting", "never-learns"))
+"""Kinds of the loss that are no rise of it."""
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
 """Kinds that the detectors report only after a wait of their own."""
 
@@ -70,8 +75,16 @@ def puts_in_doubt(finding: Finding) -> bool:
     return grave and speaks_of_state(finding)
 
 
-def speaks_of_trial(finding: Finding) -> bool:
-    """Whether an alarm in a trial means that it failed: one on the loss, or an early sign of it."""
+def speaks_of_trial(finding: Finding, *, reads: bool = False) -> bool:
+    """Whether an alarm in a trial means that it failed: one on the loss, or an early sign of it.
+
+    Args:
+        finding: The alarm.
+        reads: Whether the fixed batches are read at its end: then only a loss that rises means it,
+            and not one that is low, flat or learned by heart.
+    """
+    if reads and finding.kind in _NO_RISE:
+        return False
     return finding.signal == "loss" or finding.detector in EARLY_SIGNS
 
 
@@ -118,6 +131,17 @@ def is_trouble(
     if f.closed or f.signal != "loss" or age < patience:
         return False
     return last or not waits(f)
+
+
+def explained_by(expected: Sequence[ExpectedChange], finding: Finding) -> ExpectedChange | None:
+    """Return the announced change that explains a finding; None where none does.
+
+    It explains what begins in its window, but no value that is not finite and no loss scale that
+    collapses: no plan leads there.
+    """
+    if finding.kind in NEVER_EXPECTED:
+        return None
+    return next((c for c in expected if c.holds(finding.onset)), None)
 
 
 def find_incident(

@@ -14,6 +14,7 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from trimtab.guard.recovery.case import Approach
 from trimtab.guard.recovery.commands import (
     BeginAttempt,
     Capture,
@@ -41,10 +42,12 @@ from trimtab.guard.recovery.data_probe import (
     probe_sample,
     summarize_probe,
 )
+from trimtab.guard.recovery.events import IncidentInRecord, StepDone
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.guard.recovery.kept_remedy import give_up, keep
 from trimtab.guard.recovery.learning_rate import lr_at
+from trimtab.guard.recovery.permission import stage
 from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.recovery.situation import (
     older_target,
@@ -60,6 +63,7 @@ from trimtab.guard.recovery.state import (
     Leaving,
     LeftCase,
     ReadingWanted,
+    Request,
     StartingProbe,
     StartingTrial,
 )
@@ -82,7 +86,6 @@ if TYPE_CHECKING:
         ReadingDone,
         RestorePointFound,
         Standing,
-        StepDone,
         Surveyed,
     )
     from trimtab.guard.recovery.state import RecoveryState
@@ -220,7 +223,9 @@ def trial_step(
         or case.broken_steps >= _BROKEN_STEPS
         or trial_is_lost(case)
         or any(
-            f.severity != "info" and speaks_of_trial(f) and not _passes(case, f, length)
+            f.severity != "info"
+            and speaks_of_trial(f, reads=e.reads)
+            and not _passes(case, f, length)
             for f in findings
         )
     )
@@ -232,9 +237,8 @@ def trial_step(
     state = replace(state, case=case)
     if not over and (not alarmed or _measures_on(state, case, e.loss)):
         return state, ()
-    lost = not math.isfinite(e.loss) or case.broken_steps >= _BROKEN_STEPS
-    # An unchanged replay that repeats the record is at the state that was read as worse.
-    if e.reads and not lost and not _repeats_the_record(case):
+    # A branch that failed early has hardly changed the state: its batches would say nothing.
+    if e.reads and not alarmed and math.isfinite(e.loss):
         base = None if case.base_reading else case.base
         wanted = ReadingWanted(e, case.base.step, base)
         return replace(state, wants=wanted), ()
@@ -329,6 +333,11 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
         case = replace(case, low_precision=e.standing.low_precision)
         state = replace(state, case=case)
     step = next_step(situation_of(state, case, e.standing, e.oldest_step))
+    if isinstance(step, GoBack | GiveUp) and case.asks:
+        # what may be done without asking did not hold; a person may allow the rest
+        compared = _comparison(case, step, e.step)
+        state, more = _leave(state, case, GiveUp(reason=step.reason), asks=case.asks)
+        return state, (*compared, *more)
     if isinstance(step, GoBack):
         distance = max(int(case.incident.onset) - case.base.step, state.policy.snapshot_every_steps)
         target = case.base.step - step.times * distance
@@ -534,11 +543,13 @@ def _take_up(state: RecoveryState, case: Case, commit: Commit, e: Surveyed) -> R
     return begin_branch(state, case, StartingTrial(trial, end, goes_on=True, kept=commit))
 
 
-def _leave(state: RecoveryState, case: Case, ending: Wait | GiveUp) -> Result:
+def _leave(
+    state: RecoveryState, case: Case, ending: Wait | GiveUp, *, asks: tuple[str, ...] = ()
+) -> Result:
     """End a case without keeping anything: go on from the restore point as it was."""
     commands = (*_take_back(case), GoBackTo(case.base), Confirm())
     case = replace(case, trial=None)
-    return replace(state, case=case, pending=Leaving(ending)), commands
+    return replace(state, case=case, pending=Leaving(ending, asks)), commands
 
 
 def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirmed) -> Result:
@@ -550,8 +561,41 @@ def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirme
     state = forget_findings(replace(state, phase="calm", case=None, left=left))
     if isinstance(ending, Wait):
         return replace(state, wait_until=ending.until_step), (opened,)
+    if asked.asks:
+        state, commands = stage(state, _request(case, asked.asks, e.step), why=why, step=e.step)
+        return state, (opened, *commands)
     state, commands = give_up(state, ending.reason, e.step)
     return state, (opened, *commands)
+
+
+def _request(case: Case, classes: tuple[str, ...], step: int) -> Request:
+    """Return what a person is asked for a case in which nothing else held."""
+    incident = case.incident
+    keys = frozenset(f.key for f in incident.findings)
+    return Request(
+        kind=incident.kind,
+        classes=classes,
+        step=step,
+        target_step=case.base.step,
+        after_trials=True,
+        found=IncidentInRecord(case.record, incident, keys),
+        event=StepDone(
+            step=case.seen_step,
+            row=case.record.num_rows,
+            sample=case.seen_sample,
+            loss=math.nan,
+            norm=math.nan,
+        ),
+        approach=Approach(
+            first_sign=case.first_sign,
+            target_step=case.base.step,
+            recurrences=case.recurrences,
+            returning=case.returning,
+            lr_jump=case.lr_jump,
+            lr_rising=case.lr_rising,
+            lr_sound=case.lr_sound,
+        ),
+    )
 
 
 def break_off(state: RecoveryState, e: FaultHeard) -> Result:

@@ -52,8 +52,9 @@ def conclude_trial(
 ) -> TrialResult:
     """Return whether a trial held.
 
-    It held where the fixed batches are no worse than at the restore point. Without a reading of
-    them: no alarm, finite losses, and the training loss back at the level before.
+    It held where there was no alarm, losses are finite, and the fixed batches are no worse than at
+    the restore point; without a reading of them, where the training loss is back at the level
+    before.
     """
     # the first half is left out: a remedy may need some steps to take effect
     tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
@@ -66,7 +67,7 @@ def conclude_trial(
     level, unit = e.level, e.unit
     if reading is not None and reading.base:
         found = reading_of(reading.losses, reading, e, tolerance=tolerance)
-        held = not found.worse and bool(np.isfinite(case.losses[-1:]).all())
+        held = not case.alarmed and not found.worse and bool(np.isfinite(case.losses[-1:]).all())
         end, level = reading.mean, reading.base_mean
         unit = unit if reading.sigma is None else 30 * reading.sigma
     return TrialResult(

@@ -12,12 +12,20 @@ from typing import TYPE_CHECKING, assert_never
 
 from trimtab.detectors.contract import changed
 from trimtab.diagnosis.diagnose import diagnose
-from trimtab.guard.recovery import kept_remedy, opening, trial_cycle
-from trimtab.guard.recovery.commands import FindIncident, Question, decision
+from trimtab.guard.recovery import kept_remedy, opening, permission, trial_cycle
+from trimtab.guard.recovery.commands import (
+    FindIncident,
+    JournalEvent,
+    Question,
+    at_step,
+    decision,
+)
 from trimtab.guard.recovery.events import (
     Answer,
+    AnswerHeard,
     BrokenStateFound,
     Captured,
+    ChangeAnnounced,
     ChangedByHand,
     Confirmed,
     FaultHeard,
@@ -45,7 +53,7 @@ from trimtab.guard.recovery.state import (
     StartingTrial,
     Surveying,
 )
-from trimtab.guard.recovery.triage import speaks_of_state
+from trimtab.guard.recovery.triage import explained_by, speaks_of_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +61,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.commands import Command
     from trimtab.guard.recovery.events import Event
+    from trimtab.guard.recovery.shadow import ShadowWhy
     from trimtab.guard.recovery.state import Pending, RecoveryState
     from trimtab.guard.recovery.values import Key
 
@@ -60,6 +69,8 @@ __all__ = ["update"]
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
+_MOST_EXPECTED = 64
+"""Announced changes that are remembered."""
 _MOST_FINDINGS = 1024
 """Findings kept where alarms open all the time: each step looks at all of them."""
 
@@ -107,9 +118,15 @@ def _update(state: RecoveryState, e: Event) -> Result:
         case RolledBackByHand():
             effects = state.effects.forget_changes()
             state = replace(state, verification=None, effects=effects, wants=None)
-            return trial_cycle.forget_findings(state), ()
+            state, commands = permission.withdraw(state, "rolled back by hand", e.step)
+            return trial_cycle.forget_findings(state), commands
         case FaultHeard():
             return trial_cycle.break_off(state, e)
+        case AnswerHeard():
+            return permission.answered(state, e)
+        case ChangeAnnounced():
+            expected = (*state.expected[-_MOST_EXPECTED:], e.change)
+            return replace(state, expected=expected), ()
         case RunEnded():
             return _end(state, e)
         case _:
@@ -166,9 +183,13 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
     if state.phase == "trial":
         assert state.case is not None
         return trial_cycle.trial_step(state, state.case, e, findings)
+    if findings and state.expected:
+        state, findings, more = _pass_expected(state, findings, e.step)
+        commands = [*more]
+    else:
+        commands = []
     if len(state.open) > _MOST_FINDINGS:
         state = replace(state, open=_without_old(state.open))
-    commands: list[Command] = []
     if findings != e.findings:
         e = replace(e, findings=findings)
     if state.chief and findings:
@@ -181,6 +202,32 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
         state, more = _calm_step(state, e)
         commands += more
     return state, tuple(commands)
+
+
+def _pass_expected(
+    state: RecoveryState, findings: Sequence[Finding], step: int
+) -> tuple[RecoveryState, tuple[Finding, ...], tuple[Command, ...]]:
+    """Take alarms that an announced change explains as dealt with; write each down, once."""
+    commands: list[Command] = []
+    others: list[Finding] = []
+    handled = state.handled
+    for f in findings:
+        change = explained_by(state.expected, f)
+        if change is None or f.severity == "info":
+            others.append(f)
+            continue
+        if f.key not in handled:
+            why = f"announced: {change.what}, steps {change.from_step} to {change.until_step}"
+            data = {
+                "kind": f.kind,
+                "severity": f.severity,
+                "onset": f.onset,
+                "onset_row": f.onset_row,
+                "why": why,
+            }
+            commands += [JournalEvent("dismiss", step, data), at_step(step, f"{f.text}; {why}")]
+        handled |= {f.key}
+    return replace(state, handled=handled), tuple(others), tuple(commands)
 
 
 def _without_old(found: Mapping[Key, Finding]) -> dict[Key, Finding]:
@@ -243,6 +290,16 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
             state, e.loss, alarmed=alarmed, step=e.step, failures=e.failures
         )
         commands += more
+    why_idle = _why_idle(state)
+    if state.chief and (e.findings or state.shadow.watched or why_idle != state.shadow.why):
+        state, more = _shadow(state, e, why_idle)
+        commands += more
+    if state.request is not None:
+        why = permission.recovered_meanwhile(state, e)
+        if why:
+            state, more = permission.withdraw(state, why, e.step)
+            commands += more
+        return state, tuple(commands)
     if policy.mode != "observe" and opening.is_troubled(state, e):
         if opening.asks_first(state, e):
             return opening.ask(state, e), tuple(commands)
@@ -251,6 +308,29 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
     elif state.watch is not None:
         state = opening.watch_again(state, e)
     return state, tuple(commands)
+
+
+def _why_idle(state: RecoveryState) -> ShadowWhy | None:
+    """Return why nothing is done to the run whatever happens; None where something may be."""
+    mode = state.policy.mode
+    if mode != "act":
+        return mode
+    if state.request is not None:
+        return "ask"
+    return "paused" if state.advising_only else None
+
+
+def _shadow(state: RecoveryState, e: StepDone, why: ShadowWhy | None) -> Result:
+    """Write down what `act` would do now, and what came of what it would have done."""
+    # alarms that opened while something could be done are followed from here on, too
+    new = why is not None and why != state.shadow.why
+    shadow, ended = state.shadow.take_in(state.open.values() if new else e.findings, e.step)
+    if why is None:  # what was denied is followed to its end
+        return replace(state, shadow=shadow.only_begun()), ended
+    shadow, begun = replace(shadow, why=why).look(
+        state.policy, e.step, why=why, is_trouble=lambda f: opening.has_lasted(state, e, f)
+    )
+    return replace(state, shadow=shadow), (*ended, *begun)
 
 
 def _read(state: RecoveryState, e: ReadingDone) -> Result:
@@ -282,4 +362,6 @@ def _end(state: RecoveryState, e: RunEnded) -> Result:
 def _conclude_all(state: RecoveryState, e: RunEnded) -> Result:
     state, commands = kept_remedy.conclude(state, e.step, e.failures)
     effects, entries = state.effects.finish(e.step)
-    return replace(state, effects=effects), (*commands, *entries)
+    shadow, ended = state.shadow.end("lasted to the end", e.step)
+    state = replace(state, effects=effects, shadow=shadow)
+    return state, (*commands, *entries, *ended)

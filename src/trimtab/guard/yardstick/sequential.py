@@ -67,6 +67,7 @@ class PairedTest:
         self._kept: list[tuple[int, tuple[float, ...]]] = []
         self._total = 0.0
         self._over = 0
+        self._newest = -1
 
     @property
     def last_good_step(self) -> int | None:
@@ -96,10 +97,17 @@ class PairedTest:
         own *= 1 + _FEW / len(means)
         return max(own, floor, float(np.finfo(np.float64).tiny))
 
-    def forget_after(self, step: int) -> None:
-        """Forget what was measured after a step, to which the run has gone back."""
+    def forget_after(self, step: int, *, keep_total: bool = False) -> None:
+        """Forget what was measured after a step, to which the run has gone back.
+
+        Args:
+            step: The newest one that counts.
+            keep_total: Keep the evidence where nothing was measured after the step.
+        """
+        if keep_total and self._newest <= step:
+            return
         self._kept = [k for k in self._kept if k[0] <= step]
-        self._total, self._over = 0.0, 0
+        self._total, self._over, self._newest = 0.0, 0, min(self._newest, step)
 
     def restart(self) -> None:
         """Forget everything: the batches, or what is measured on them, are others."""
@@ -118,6 +126,7 @@ class PairedTest:
         Cost: O(batches) for each of at most 32 evaluations; memory does not grow.
         """
         now = tuple(float(x) for x in losses)
+        self._newest = step
         if self._kept and len(self._kept[-1][1]) != len(now):
             self.restart()
         if not all(map(math.isfinite, now)):

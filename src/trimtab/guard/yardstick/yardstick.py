@@ -20,13 +20,13 @@ from trimtab.guard.yardstick.reading import Reading
 from trimtab.guard.yardstick.sequential import PairedTest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trimtab.guard.state.training_state import Snapshot, StateDict, Training
     from trimtab.guard.yardstick.batches import FixedBatches, Metrics
     from trimtab.guard.yardstick.sequential import RiseEvidence
 
-__all__ = ["Request", "Yardstick"]
+__all__ = ["ReadingRequest", "Yardstick"]
 
 _SEED = 20260101
 """Of the noise that an evaluation draws: the same each time."""
@@ -37,7 +37,7 @@ _FORWARD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
-class Request:
+class ReadingRequest:
     """A reading that is asked for."""
 
     purpose: str
@@ -85,7 +85,7 @@ class Yardstick:
         if share > 0:
             need = _FORWARD_SHARE * num_batches / share
             self.every_steps = every_steps * max(math.ceil(need / every_steps), 1)
-        self._request: Request | None = None
+        self._request: ReadingRequest | None = None
         self._active = False
         self._isolation: Isolation | None = None
         self._live: StateDict | None = None
@@ -152,7 +152,7 @@ class Yardstick:
         if self.on and self._batches is not None:
             self._batches.see(batch)
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: ReadingRequest) -> None:
         """Ask for a reading before the next batch is fetched; a later request replaces it."""
         if self.on and not self._active:
             self._request = request
@@ -271,6 +271,23 @@ class Yardstick:
         model = self._training.bare_model
         self._live = clone(model.state_dict())
         model.load_state_dict(clone(older.payload["training"]["model"]))
+
+    def hear(self, event: str, step: int, data: Mapping[str, object]) -> None:
+        """Take in an event of the journal, in its order: a reading, or where the run went back."""
+        if event == "attempt" and isinstance(data.get("parent_step"), int):
+            self.test.forget_after(step, keep_total=True)
+        losses = data.get("losses")
+        if event != "yardstick" or not isinstance(losses, list):
+            return
+        values = tuple(float(x) for x in losses)
+        if data.get("reference"):
+            self.test.restart()
+        elif "evidence" not in data:
+            return
+        sigma = data.get("sigma")
+        self.judge(
+            Reading(step, values), sigma=sigma if isinstance(sigma, int | float) else math.inf
+        )
 
     # -- what it says -----------------------------------------------------------------------
 

@@ -1,14 +1,15 @@
-"""The step of a Lightning checkpoint whose name does not say it, without loading the file.
+"""The step of a checkpoint whose name does not say it, without loading the file.
 
-The archive's `data.pkl` is read opcode by opcode: after the text `global_step` stands its number.
+Of Lightning: the archive's `data.pkl` is read opcode by opcode: after the text `global_step` stands its number.
 Nothing in it is run, no object is made, and torch is not needed.
 """
 
+import json
 import pickletools
 import zipfile
 from pathlib import Path
 
-__all__ = ["step_in_checkpoint"]
+__all__ = ["step_in_checkpoint", "step_in_state"]
 
 _MAX_BYTES = 1 << 24
 """Most of `data.pkl` that is read; the step stands near its beginning."""
@@ -39,3 +40,15 @@ def _after_key(pickled: bytes, key: str) -> int | None:
     except (ValueError, KeyError, IndexError, EOFError):
         return None
     return None
+
+
+def step_in_state(path: Path) -> int | None:
+    """Return the `global_step` of Hugging Face's `trainer_state.json`; None where there is none."""
+    try:
+        if path.stat().st_size > 1 << 30:
+            return None
+        data = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    step = data.get("global_step") if isinstance(data, dict) else None
+    return step if isinstance(step, int) and not isinstance(step, bool) else None

@@ -1,0 +1,122 @@
+"""Why a command ended, and what the table of answers says to that."""
+
+import signal
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Literal, get_args
+
+from trimtab.crash import classify
+from trimtab.text import plain
+
+__all__ = ["Answer", "Ending", "answer_to", "ending_of", "hang_ending"]
+
+Answer = Literal["restart", "restart-once", "exclude", "older-checkpoint", "stop"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Why an attempt ended."""
+
+    crash_class: str
+    """A class of `trimtab.crash`, `hang`, `killed`, `numeric` or `unknown`; empty: it is done."""
+    who: str
+    """Who must act: as in `trimtab.crash`, or `unknown`."""
+    why: str
+    """One sentence."""
+    line: str = ""
+    """The line of the output that says it, harmless to print."""
+    do: str = ""
+    host: str = ""
+    rank: int | None = None
+    code: int | None = None
+    """Exit code; None: killed by a signal, or not known."""
+    signum: int | None = None
+
+    @property
+    def status(self) -> int:
+        """The exit status as a shell gives it; 1 where it is not known."""
+        if self.code is not None:
+            return self.code
+        return 128 + self.signum if self.signum else 1
+
+
+@cache
+def _table() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
+    text = (files("trimtab.supervise") / "answers.toml").read_text("utf-8")
+    return tomllib.loads(text)
+
+
+def answer_to(ending: Ending) -> tuple[Answer, str]:
+    """Return what to do about an ending, and why, from `answers.toml`."""
+    table = _table()
+    row = table["class"].get(ending.crash_class) or table["who"][ending.who]
+    if ending.crash_class == "unknown" and str(ending.code) in table["exit"]:
+        row = table["exit"][str(ending.code)]
+    for answer in get_args(Answer):
+        if answer == row["answer"]:
+            return answer, row["why"]
+    raise AssertionError(row)
+
+
+def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] = ()) -> Ending:
+    """Return why a command ended.
+
+    Args:
+        lines: The last lines of its output.
+        code: As `subprocess` gives it: below 0 a signal; None: not known.
+        kernel: Lines of the kernel's log since it started, where readable.
+    """
+    if code == 0:
+        return Ending(crash_class="", who="transient", why="the command is done", code=0)
+    signum = _signal_of(code)
+    report = classify(lines)
+    if report is None and kernel:
+        report = classify(kernel)
+    given = {"code": None if code is None or code < 0 else code, "signum": signum}
+    if report is not None and (report.sure or signum != signal.SIGKILL):
+        return Ending(
+            crash_class=report.crash_class,
+            who=report.who_must_act,
+            why=report.why,
+            line=plain(report.line)[:400],
+            do=report.do,
+            host=plain(report.host or ""),
+            rank=report.rank,
+            **given,
+        )
+    if signum in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        name = signal.Signals(signum).name
+        return Ending(
+            crash_class="killed",
+            who="transient",
+            why=f"the command was killed from outside ({name})",
+            **given,
+        )
+    how = "with an unknown status" if code is None else f"with status {given['code']}"
+    if signum is not None:
+        how = f"by signal {signum}"
+    return Ending(
+        crash_class="unknown", who="unknown", why=f"the command ended {how}, and no line says why",
+        **given,
+    )  # fmt: skip
+
+
+def hang_ending(why: str, *, host: str = "", rank: int | None = None, line: str = "") -> Ending:
+    """Return the ending of a command that was stopped since it hung."""
+    return Ending(
+        crash_class="hang", who="transient", why=why, host=host, rank=rank, line=line, signum=15
+    )
+
+
+def _signal_of(code: int | None) -> int | None:
+    """Return the signal behind an exit code; shells and launchers give 128 + its number."""
+    if code is None:
+        return None
+    number = -code if code < 0 else code - 128
+    try:
+        return int(signal.Signals(number)) if number > 0 else None
+    except ValueError:
+        return None

@@ -1,0 +1,81 @@
+"""Who supervises, and what: a small file by which the next supervisor finds a command again."""
+
+import contextlib
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from trimtab.durable import write_whole
+from trimtab.supervise.processes import ChildId, is_alive
+
+__all__ = ["Holder", "boot_id", "orphan", "read_holder", "write_holder"]
+
+FILE_NAME = "supervise.json"
+_MAX_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The command as it runs now."""
+
+    host: str
+    boot: str
+    """Boot of the host: after one no process is left."""
+    attempt: int
+    child: ChildId
+    argv: tuple[str, ...]
+    loaded: tuple[int, str] | None
+    failures: int
+
+
+def boot_id() -> str:
+    """Return the id of this boot; empty where the system has none."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
+    return ""
+
+
+def write_holder(folder: Path, holder: Holder | None) -> None:
+    """Write who runs; None: nothing runs any more.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = folder / FILE_NAME
+    if holder is None:
+        path.unlink(missing_ok=True)
+        return
+    write_whole(path, json.dumps(asdict(holder)).encode() + b"\n")
+
+
+def read_holder(folder: Path) -> Holder | None:
+    """Return what the last supervisor wrote; None where it left nothing that can be read."""
+    try:
+        with (folder / FILE_NAME).open("rb") as file:
+            data = json.loads(file.read(_MAX_BYTES))
+        child = data["child"]
+        return Holder(
+            host=str(data["host"]),
+            boot=str(data["boot"]),
+            attempt=int(data["attempt"]),
+            child=ChildId(
+                pid=int(child["pid"]),
+                started=str(child["started"]),
+                token=str(child["token"]),
+                pipes=(int(child["pipes"][0]), int(child["pipes"][1])),
+            ),
+            argv=tuple(map(str, data["argv"])),
+            loaded=None if data["loaded"] is None else (int(data["loaded"][0]), data["loaded"][1]),
+            failures=int(data["failures"]),
+        )
+    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+        return None
+
+
+def orphan(holder: Holder | None) -> bool:
+    """Tell whether the command of another supervisor still runs on this host."""
+    if holder is None or holder.host != platform.node() or holder.boot != boot_id():
+        return False
+    return holder.child.pid != os.getpid() and is_alive(holder.child.pid, holder.child.started)

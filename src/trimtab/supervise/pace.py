@@ -1,0 +1,94 @@
+"""How fast steps come, and how long a silence is no hang: learnt from the run itself.
+
+A hang is a silence of the step counter, not of the process: a rank that waits in a collective is
+alive, uses its CPU and may even print.
+"""
+
+import statistics
+from dataclasses import dataclass, replace
+
+from trimtab.supervise.settings import SuperviseSettings
+
+__all__ = ["Pace"]
+
+MEDIAN_FACTOR = 3.0
+EXTRA_S = 10.0
+"""A silence of `MEDIAN_FACTOR` x the median time between logged steps + `EXTRA_S` is a hang. Ours:
+the allowance covers the start of a collective's retry, and files that arrive late."""
+SECTION_FACTOR = 1.5
+"""A section may take so many times its longest duration so far. Ours."""
+_MIN_GAPS = 5
+_KEPT = 50
+_KEPT_LONG = 8
+_NEAR = 0.9
+"""Share of the usual distance between two sections after which the next one is expected. Ours."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pace:
+    """The times between logged steps of one attempt, bounded in number."""
+
+    started: float = 0.0
+    """When the attempt began, seconds of a monotonic clock, as all times here."""
+    step: float | None = None
+    """The newest step; None before the first."""
+    since: float = 0.0
+    """When it came."""
+    first_step: float = 0.0
+    last_stride: float = 1.0
+    """Steps from row to row."""
+    gaps: tuple[float, ...] = ()
+    """The last times between rows, seconds."""
+    long: tuple[tuple[float, float], ...] = ()
+    """The last sections, each as the step before it and its duration in seconds."""
+    doubled: int = 0
+    """Hangs since a new step: each doubles the learnt limit, since the last may have been none."""
+
+    def moved(self, at: float, step: float) -> "Pace":
+        """Return the pace after a new step was seen."""
+        if self.step is None:
+            return replace(self, step=step, since=at, first_step=step)
+        gap = at - self.since
+        usual = self.median_s
+        new = replace(self, step=step, since=at, last_stride=max(step - self.step, 1.0))
+        if usual is not None and gap > MEDIAN_FACTOR * usual + 1.0:
+            return replace(new, long=(*self.long, (self.step, gap))[-_KEPT_LONG:])
+        return replace(new, gaps=(*self.gaps, gap)[-_KEPT:])
+
+    @property
+    def median_s(self) -> float | None:
+        """The median time between logged steps, seconds; None before five of them."""
+        return statistics.median(self.gaps) if len(self.gaps) >= _MIN_GAPS else None
+
+    def limit_s(self, settings: SuperviseSettings, section: str) -> float | None:
+        """Return how long a silence may last now, seconds; None: for ever.
+
+        Args:
+            settings: With limits that were given.
+            section: The section that the last lines of the output tell; empty for none.
+        """
+        if self.step is None:
+            return settings.startup_s or None
+        if section and section in settings.sections:
+            return settings.sections[section]
+        if settings.hang_after_s is not None:
+            return settings.hang_after_s
+        usual = self.median_s
+        if usual is None:
+            # The first steps hold compilation and warm-up of caches: they are part of the start.
+            return settings.startup_s or None
+        learnt = (MEDIAN_FACTOR * usual + EXTRA_S) * 2**self.doubled
+        longest = max((s for _, s in self.long), default=None)
+        if section:
+            known = settings.section_s if longest is None else SECTION_FACTOR * longest + EXTRA_S
+            return max(learnt, known)
+        if longest is not None and self._section_is_due():
+            return max(learnt, SECTION_FACTOR * longest + EXTRA_S)
+        return learnt
+
+    def _section_is_due(self) -> bool:
+        """Tell whether a section is about as far away as the one before it was."""
+        assert self.step is not None
+        steps = [step for step, _ in self.long]
+        before = steps[-2] if len(steps) > 1 else self.first_step
+        return self.step - steps[-1] >= _NEAR * (steps[-1] - before)

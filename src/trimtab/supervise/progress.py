@@ -1,0 +1,180 @@
+"""The newest step of a run, read from what it prints or writes, by the readers of `watch`."""
+
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from trimtab.errors import ReadError
+from trimtab.readers import read_newest, read_run
+from trimtab.readers.folders import files_under
+from trimtab.record import RunRecord
+from trimtab.supervise.streams import Output
+
+__all__ = ["LogProgress", "OutputProgress", "Seen", "section_of"]
+
+_HEAD_BYTES = 1 << 13
+_WINDOW_BYTES = 1 << 16
+"""How much of the end of an output is read at each look; a few ms."""
+_BUSY_SHARE = 0.1
+"""Largest share of the time that goes into reading a log whole."""
+
+_SECTIONS = (
+    ("evaluation", ("evaluat", "validat", "running eval", "***** running prediction")),
+    ("saving", ("saving", "checkpointing", "writing checkpoint", "save checkpoint", "saved ")),
+    ("compile", ("compil", "torch.compile", "autotun", "warming up", "capturing cuda graph")),
+)
+"""Section -> what lines that begin one hold, in lower case. Wordings of Hugging Face, Megatron,
+DeepSpeed, torchtitan, Lightning and PyTorch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """Where a run stands."""
+
+    step: float
+    """On the log's axis; the number of rows seen where it has none."""
+    position: float
+    """The same, or the epoch where the log counts nothing else that outlives a restart."""
+    rate: float | None = None
+    """The learning rate, where the log has it."""
+    counted: bool = False
+    """Whether the step is a count of rows."""
+
+
+class OutputProgress:
+    """Follows the output of one attempt."""
+
+    def __init__(self, output: Output) -> None:
+        """Begin with what comes from now on."""
+        self._output = output
+        self._head = b""
+        self._looked_at = output.num_bytes
+        self._began_at = output.num_bytes
+        self._last: tuple[float, ...] | None = None
+        self._num_rows = 0
+        self._folder = tempfile.TemporaryDirectory(prefix="trimtab-", ignore_cleanup_errors=True)
+
+    def look(self) -> Seen | None:
+        """Return where the run stands if a new row came since the last look."""
+        size = self._output.num_bytes
+        if size == self._looked_at:
+            return None
+        self._looked_at = size
+        own = size - self._began_at
+        tail = self._output.tail(min(own, _WINDOW_BYTES + _HEAD_BYTES))
+        if len(self._head) < _HEAD_BYTES and own <= len(tail):
+            self._head = tail[:_HEAD_BYTES]
+        # A table's header stands at the beginning; the middle is not needed for the newest row.
+        whole = tail if own <= len(tail) else self._head + b"\n" + tail.partition(b"\n")[2]
+        record = self._read(whole)
+        return None if record is None else self._compare(record)
+
+    def _read(self, data: bytes) -> RunRecord | None:
+        path = Path(self._folder.name) / "output"
+        try:
+            # A line without an end may still grow: 12 of step 123.
+            path.write_bytes(data[: data.rfind(b"\n") + 1].replace(b"\r", b"\n"))
+            return read_run(path)
+        except (ReadError, OSError):
+            return None
+
+    def _compare(self, record: RunRecord) -> Seen | None:
+        rows = _rows(record)
+        if not rows or rows[-1] == self._last:
+            return None
+        known = [i for i, row in enumerate(rows) if row == self._last]
+        self._num_rows += len(rows) - 1 - known[-1] if known else len(rows)
+        self._last = rows[-1]
+        return _seen(record, self._num_rows)
+
+    def close(self) -> None:
+        """Remove what is on disk."""
+        self._folder.cleanup()
+
+
+class LogProgress:
+    """Follows a log file or a directory of logs (TensorBoard's) that the command writes."""
+
+    def __init__(self, path: Path) -> None:
+        """Keep what to follow; it need not exist yet. What it holds already is no progress."""
+        self.path = path
+        self.trouble = ""
+        """Why it cannot be read; empty: it can, or is not there yet."""
+        self._signature: object = _signature(path)
+        self._last: tuple[float, ...] | None = None
+        self._next = 0.0
+        if self._signature is not None and (record := self._read()) is not None:
+            self._last = next(iter(_rows(record)[-1:]), None)
+
+    def _read(self) -> RunRecord | None:
+        try:
+            record = read_newest(self.path)
+        except ReadError as error:
+            self.trouble = str(error)
+            return None
+        self.trouble = ""
+        return record
+
+    def look(self, now: float) -> Seen | None:
+        """Return where the run stands if a new row came since the last look.
+
+        Args:
+            now: By the monotonic clock.
+        """
+        if now < self._next:
+            return None
+        signature = _signature(self.path)
+        if signature is None or signature == self._signature:
+            return None
+        self._signature = signature
+        record = self._read()
+        self._next = now + (time.monotonic() - now) / _BUSY_SHARE
+        rows = [] if record is None else _rows(record)
+        if record is None or not rows or rows[-1] == self._last:
+            return None
+        self._last = rows[-1]
+        return _seen(record, record.num_rows)
+
+
+def section_of(lines: list[str]) -> str:
+    """Return the slow section that the last line of an output begins; empty for none."""
+    text = next((line for line in reversed(lines) if line.strip()), "").lower()[:400]
+    return next((name for name, words in _SECTIONS if any(w in text for w in words)), "")
+
+
+def _rows(record: RunRecord) -> list[tuple[float, ...]]:
+    """Return what tells each of the last rows from the others; NaN is 0 there, as it equals none."""
+    names = [n for n in ("loss", "lr", "grad_norm", "epoch") if n in record.columns]
+    first = max(record.num_rows - 2_000, 0)
+    columns = [np.nan_to_num(record.columns[n].values[first:]) for n in names]
+    if record.axis != "row":
+        columns.append(record.step[first:])
+    return [tuple(map(float, row)) for row in zip(*columns, strict=True)]
+
+
+def _seen(record: RunRecord, num_rows: int) -> Seen:
+    last = float(record.step[-1])
+    column = record.columns.get("lr")
+    rates = column.logged()[-1:] if column is not None else ()
+    rate = float(rates[0]) if len(rates) and np.isfinite(rates[0]) else None
+    if record.axis == "step":
+        return Seen(step=last, position=last, rate=rate)
+    epoch = record.columns.get("epoch")
+    if record.axis == "epoch":
+        at = last
+    elif epoch is not None and epoch.present[-1]:
+        at = float(epoch.values[-1])
+    else:
+        at = float(num_rows)
+    return Seen(step=float(num_rows), position=at, rate=rate, counted=True)
+
+
+def _signature(path: Path) -> object:
+    try:
+        files = [path] if path.is_file() else sorted(files_under(path))
+        return tuple((str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files) or None
+    except OSError:
+        return None

@@ -1,0 +1,242 @@
+"""Which checkpoint a restart loads, and how its command says so."""
+
+import contextlib
+import re
+import tomllib
+import zipfile
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+from trimtab.checkpoints.layouts import find_checkpoints
+from trimtab.errors import ConfigError, ReadError
+from trimtab.surgery import SavedStep, find_layout
+
+__all__ = [
+    "Framework",
+    "Restore",
+    "checkpoint_folder",
+    "find_framework",
+    "newest",
+    "rate_of",
+    "resumed",
+    "with_flag",
+    "with_rate",
+]
+
+
+_MAX_FILES = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """How one framework is told what to load; a row of `resume.toml`."""
+
+    name: str
+    layouts: tuple[str, ...]
+    marks: tuple[str, ...]
+    folders: tuple[str, ...]
+    flags: Mapping[str, str]
+    rate: tuple[str, ...]
+    """Flags that may name the learning rate; the first in the command counts."""
+    with_rate: tuple[str, ...]
+    style: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Restore:
+    """A checkpoint to start from."""
+
+    step: int
+    path: str
+    layout: str
+
+
+@cache
+def _frameworks() -> tuple[Framework, ...]:
+    text = (files("trimtab.supervise") / "resume.toml").read_text("utf-8")
+    return tuple(
+        Framework(
+            name=row["name"],
+            layouts=tuple(row["layouts"]),
+            marks=tuple(row["marks"]),
+            folders=tuple(row["folders"]),
+            flags=row["flags"],
+            rate=tuple(row["rate"].split("|")),
+            with_rate=tuple(row["with_rate"]),
+            style=row["style"],
+        )
+        for row in tomllib.loads(text)["framework"]
+    )
+
+
+def find_framework(argv: Sequence[str], name: str = "") -> Framework | None:
+    """Return whose flags a command takes, by its words or by name; None: nobody's that is known.
+
+    Raises:
+        ConfigError: There is no framework of that name.
+    """
+    if name:
+        for framework in _frameworks():
+            if framework.name == name:
+                return framework
+        known = ", ".join(f.name for f in _frameworks())
+        raise ConfigError(f"framework {name!r} is not known; there are {known}")
+    for framework in _frameworks():
+        if any(re.search(mark, word) for mark in framework.marks for word in argv):
+            return framework
+    return None
+
+
+def checkpoint_folder(argv: Sequence[str], framework: Framework | None) -> Path | None:
+    """Return the folder of checkpoints that a command names; None where it names none.
+
+    Without a known framework it is the first word that names a folder with checkpoints.
+    """
+    for flag in framework.folders if framework is not None else ():
+        value = _value(argv, flag)
+        if value:
+            return Path(value)
+    for word in argv[1:]:
+        place = Path(word.partition("=")[2] if word.startswith("-") else word)
+        if len(place.parts) and place.is_dir() and newest(place) is not None:
+            return place
+    return None
+
+
+def newest(
+    folder: Path, *, refused: Collection[str] = (), before: float | None = None
+) -> Restore | None:
+    """Return the newest whole checkpoint in a folder; None where there is none.
+
+    Args:
+        folder: Where the command writes them.
+        refused: Paths that must not be loaded.
+        before: Step that it must not lie at or after.
+
+    Graded checkpoints (trimtab's own) that are not healthy are passed over.
+    """
+    layout, steps = _found(folder)
+    for saved in sorted(steps, key=lambda s: s.step, reverse=True):
+        path = str(saved.path)
+        if not saved.complete or path in refused or saved.grade in ("suspect", "poisoned"):
+            continue
+        if (before is None or saved.step < before) and _is_whole(saved.path):
+            return Restore(step=saved.step, path=path, layout=layout)
+    return None
+
+
+def _found(folder: Path) -> tuple[str, tuple[SavedStep, ...]]:
+    """Return whose checkpoints lie in a folder; of a script of one's own, by their names."""
+    with contextlib.suppress(ReadError, OSError):
+        layout = find_layout(folder)
+        if layout is not None:
+            return layout.framework, layout.checkpoints
+    with contextlib.suppress(ReadError, OSError):
+        other = find_checkpoints(folder)
+        return other.layout, tuple(
+            SavedStep(step=c.step, path=Path(c.path), complete=True, grade=c.grade)
+            for c in other.checkpoints
+        )
+    return "", ()
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether the archives that a checkpoint consists of have an end.
+
+    PyTorch's files are zip archives: one that was cut off has lost its directory, which stands
+    last. Other files are taken as they are.
+    """
+    try:
+        inside = sorted(path.rglob("*"))[:_MAX_FILES] if path.is_dir() else [path]
+        for file in inside:
+            if file.suffix not in (".pt", ".pth", ".ckpt", ".bin") or not file.is_file():
+                continue
+            with file.open("rb") as opened:
+                begins = opened.read(2)
+            if begins == b"" or (begins == b"PK" and not zipfile.is_zipfile(file)):
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def resumed(
+    argv: Sequence[str], framework: Framework | None, restore: Restore | None
+) -> tuple[str, ...]:
+    """Return the command with the framework's flags for a checkpoint; as given without one."""
+    if framework is None or restore is None or restore.layout not in framework.layouts:
+        return tuple(argv)
+    path = Path(restore.path)
+    values = {
+        "path": str(path),
+        "folder": str(path.parent),
+        "step": str(restore.step),
+        "name": path.name,
+    }
+    for flag, template in framework.flags.items():
+        argv = with_flag(argv, flag, template.format(**values), framework.style)
+    return tuple(argv)
+
+
+def rate_of(argv: Sequence[str], framework: Framework | None) -> tuple[str, float] | None:
+    """Return the flag of the learning rate and its value, as a command names them."""
+    for flag in framework.rate if framework is not None else ():
+        try:
+            value = float(_value(argv, flag))
+        except ValueError:
+            continue
+        if value > 0:
+            return flag, value
+    return None
+
+
+def with_rate(argv: Sequence[str], framework: Framework | None, factor: float) -> tuple[str, ...]:
+    """Return a command with another learning rate, and with what makes a trainer obey it.
+
+    Example:
+        >>> megatron = find_framework(("pretrain_gpt.py",))
+        >>> with_rate(("pretrain_gpt.py", "--lr", "1e-3"), megatron, 0.5)
+        ('pretrain_gpt.py', '--lr', '0.0005', '--override-opt_param-scheduler')
+    """
+    found = rate_of(argv, framework)
+    if framework is None or found is None:
+        return tuple(argv)
+    words = with_flag(argv, found[0], f"{found[1] * factor:.6g}", framework.style)
+    return (*words, *(flag for flag in framework.with_rate if flag not in words))
+
+
+def with_flag(argv: Sequence[str], flag: str, value: str, style: str) -> tuple[str, ...]:
+    """Return a command in which a flag has a value: the last one wins where it is repeated.
+
+    Example:
+        >>> with_flag(("python", "t.py", "--lr", "0.1"), "--lr", "0.05", "space")
+        ('python', 't.py', '--lr', '0.05')
+        >>> with_flag(("python", "t.py"), "--lr", "0.05", "equals")
+        ('python', 't.py', '--lr=0.05')
+    """
+    words = list(argv)
+    at = _find(words, flag)
+    if at is None:
+        return (*words, *((f"{flag}={value}",) if style == "equals" else (flag, value)))
+    if "=" in words[at]:
+        words[at] = f"{flag}={value}"
+    else:
+        words[at + 1 : at + 2] = [value]
+    return tuple(words)
+
+
+def _value(argv: Sequence[str], flag: str) -> str:
+    """Return the value of a flag; empty where it is not given."""
+    at = _find(argv, flag)
+    if at is None:
+        return ""
+    return argv[at].partition("=")[2] if "=" in argv[at] else "".join(argv[at + 1 : at + 2])
+
+
+def _find(argv: Sequence[str], flag: str) -> int | None:
+    """Return the place of the last use of a flag."""
+    places = [i for i, word in enumerate(argv) if word == flag or word.startswith(f"{flag}=")]
+    return places[-1] if places else None

@@ -1,0 +1,163 @@
+"""What the supervisor may do, and how long it waits: the table `[supervise]` of a policy file."""
+
+import dataclasses
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from trimtab.bounded_toml import read_toml_text
+from trimtab.errors import ConfigError
+from trimtab.plan.policy import Policy
+from trimtab.text import is_number
+
+__all__ = ["SECTIONS", "SuperviseSettings", "read_policy", "read_settings"]
+
+SECTIONS = ("compile", "evaluation", "saving")
+"""Parts of a run that may take long without a step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuperviseSettings:
+    """Limits of a supervised command.
+
+    Example:
+        >>> SuperviseSettings(hang_after_s=30.0).startup_s
+        1800.0
+        >>> SuperviseSettings(restarts_without_progress=-1)
+        Traceback (most recent call last):
+        trimtab.errors.ConfigError: restarts_without_progress is -1, expected a whole number of at least 0
+    """
+
+    hang_after_s: float | None = None
+    """Silence after the last new step that is a hang, seconds; None: learnt as 3 x the median time
+    between logged steps + 10 s."""
+    startup_s: float = 1800.0
+    """Silence before the first step that is a hang, seconds; any output counts as a sign of life
+    there. 0: never. Ours: compilation and loading of large models take minutes."""
+    section_s: float = 1800.0
+    """Longest silence of a section (compile, evaluation, saving) that was not seen before, seconds.
+    Ours."""
+    sections: Mapping[str, float] = field(default_factory=dict)
+    """Longest silence of a section, seconds, by its name; what is left out is learnt."""
+    restarts_without_progress: int = 3
+    """Restarts without a new step after which the supervisor gives up, count. Ours."""
+    first_backoff_s: float = 1.0
+    """Wait before the first restart, seconds; doubles until a new step comes. Ours."""
+    longest_backoff_s: float = 300.0
+    """Longest wait before a restart, seconds. Ours."""
+    stop_grace_s: float = 15.0
+    """Time between SIGTERM and SIGKILL when the command is stopped, seconds. Ours."""
+    look_every_s: float = 0.5
+    """Time between two looks at the progress, seconds. Ours."""
+    judge_every_s: float = 5.0
+    """Time between two judgements of the numbers, seconds; 0: never. Ours, as `watch`."""
+    output_size_bytes: int = 1 << 28
+    """Size of the copy of the output at which it is rotated, bytes; one older copy is kept. Ours:
+    256 MiB."""
+    framework: str = ""
+    """Whose resume flags to use, by name in `resume.toml`; empty: told from the command."""
+    exclude_hosts: tuple[str, ...] = ()
+    """Hosts that are left out from the start, where the launcher can."""
+
+    def __post_init__(self) -> None:
+        """Refuse impossible values."""
+        if not isinstance(self.restarts_without_progress, int) or isinstance(
+            self.restarts_without_progress, bool
+        ):
+            raise ConfigError(
+                f"restarts_without_progress is {self.restarts_without_progress!r}, expected a whole"
+                " number of at least 0"
+            )
+        if self.restarts_without_progress < 0:
+            raise ConfigError(
+                f"restarts_without_progress is {self.restarts_without_progress}, expected a whole"
+                " number of at least 0"
+            )
+        for name, low, high in _BOUNDS:
+            value = getattr(self, name)
+            if value is None and name == "hang_after_s":
+                continue
+            if not is_number(value) or not low <= value <= high:
+                raise ConfigError(
+                    f"{name} is {value!r}, expected a number from {low:g} to {high:g}"
+                )
+        if not isinstance(self.sections, Mapping):
+            raise ConfigError(
+                f"sections is {self.sections!r}, expected a table such as evaluation = 900"
+            )
+        for name, value in self.sections.items():
+            if name not in SECTIONS:
+                raise ConfigError(f"sections names {name!r}; there are {', '.join(SECTIONS)}")
+            if not is_number(value) or not 0 < value <= _LONGEST_S:
+                raise ConfigError(
+                    f"sections.{name} is {value!r}, expected seconds above 0 and at most"
+                    f" {_LONGEST_S:g}"
+                )
+        if not isinstance(self.framework, str):
+            raise ConfigError(f"framework is {self.framework!r}, expected a name as text")
+        if not all(isinstance(host, str) and host for host in self.exclude_hosts):
+            raise ConfigError(f"exclude_hosts is {self.exclude_hosts!r}, expected a list of names")
+
+
+_LONGEST_S = 1e7
+
+_BOUNDS = (
+    ("hang_after_s", 0.05, _LONGEST_S),
+    ("startup_s", 0.0, _LONGEST_S),
+    ("section_s", 1.0, _LONGEST_S),
+    ("first_backoff_s", 0.0, 5.0),
+    ("longest_backoff_s", 0.0, _LONGEST_S),
+    ("stop_grace_s", 0.0, _LONGEST_S),
+    ("look_every_s", 0.01, 3600.0),
+    ("judge_every_s", 0.0, _LONGEST_S),
+    ("output_size_bytes", 1 << 16, 1 << 40),
+)
+"""Name, least, most."""
+
+
+def read_settings(path: Path) -> SuperviseSettings:
+    """Return what the table `[supervise]` of a TOML file says; what it leaves out is default.
+
+    Raises:
+        ConfigError: The file cannot be read, is not TOML, or says something impossible.
+    """
+    document = _document(path)
+    table = document.get("supervise", {})
+    if not isinstance(table, dict):
+        raise ConfigError(f"{path}: 'supervise' is {table!r}, expected a table: [supervise]")
+    names = [f.name for f in dataclasses.fields(SuperviseSettings)]
+    beside = sorted(set(names) & set(document))
+    if beside:
+        raise ConfigError(
+            f"{path}: {', '.join(beside)} stands outside [supervise] and would not be read; move it"
+            " into that table"
+        )
+    for key in table:
+        if key not in names:
+            near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"settings are {', '.join(names)}"
+            raise ConfigError(f"{path}: {key!r} is not a setting of [supervise]; {hint}")
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    try:
+        return SuperviseSettings(**values)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def read_policy(path: Path) -> Policy:
+    """Return what the table `[policy]` of the same file says; the default where it has none.
+
+    Raises:
+        ConfigError: As for `read_settings`.
+    """
+    return Policy.from_toml(path) if "policy" in _document(path) else Policy()
+
+
+def _document(path: Path) -> dict[str, object]:
+    try:
+        return read_toml_text(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror}); give a TOML file") from error
+    except ValueError as error:
+        raise ConfigError(f"{path}: is not TOML ({error})") from error

@@ -1,0 +1,217 @@
+"""What the supervisor knows, what happens to it, and what it orders: values only."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from trimtab.supervise.ending import Ending
+from trimtab.supervise.pace import Pace
+
+__all__ = [
+    "Alert",
+    "Asked",
+    "Begin",
+    "Begun",
+    "Command",
+    "Ended",
+    "Event",
+    "Finish",
+    "Forward",
+    "Journal",
+    "Numeric",
+    "Phase",
+    "Proof",
+    "PutBack",
+    "Row",
+    "SetAside",
+    "State",
+    "Stop",
+    "Tick",
+]
+
+Phase = Literal["idle", "running", "stopping", "waiting", "done"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """What the first rows of a changed start must show."""
+
+    after: int | None
+    """Step of the checkpoint: the first row comes after it, and soon; None: not asked."""
+    within: float
+    """How many steps after it at most."""
+    rate_most: float | None
+    """The rate must be at most this; None: not asked."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class State:
+    """Where a supervised command stands; bounded, whatever the length of the run."""
+
+    phase: Phase = "idle"
+    attempt: int = 0
+    """Number of starts so far."""
+    pace: Pace = field(default_factory=Pace)
+    heard: float = 0.0
+    """When the last output of any kind came."""
+    position: float | None = None
+    """The furthest place that any attempt reached, on the log's own axis."""
+    step: float | None = None
+    """The newest step of this attempt."""
+    loaded: tuple[int, str] | None = None
+    """Step and path of the checkpoint that this attempt was started from."""
+    failures: int = 0
+    """Ends in a row without a new step."""
+    same: str = ""
+    """Class of the last end, with its line."""
+    refused: tuple[str, ...] = ()
+    """Checkpoints that could not be loaded, or that lie behind a numeric fault."""
+    excluded: tuple[str, ...] = ()
+    """Hosts to be left out."""
+    hangs: int = 0
+    """Hangs without a new step."""
+    stopping_for: Ending | None = None
+    """Why the command is being stopped by the supervisor; None: it is not."""
+    asked: int = 0
+    """Signal by which a person or a scheduler ends it; 0: none."""
+    before: float | None = None
+    """First sign of a numeric fault: what is loaded lies before it; None: there was none."""
+    rate_factor: float = 1.0
+    """What the learning rate of the command is multiplied with, from the next start."""
+    rate: float | None = None
+    """The learning rate of the newest row, where the log has it."""
+    proof: Proof | None = None
+    """What the first row has to show; None: nothing, or it did."""
+    resume_at: float = 0.0
+    """When the next start is due."""
+    numeric_restarts: int = 0
+    unproven: bool = False
+    """Whether a changed start did not show the change: the run is stopped for a person."""
+
+
+# -- what happens --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begun:
+    """The command was started, or one that runs was taken over."""
+
+    at: float
+    loaded: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A new step was seen."""
+
+    at: float
+    step: float
+    position: float
+    """Where the run stands on an axis that a restart does not begin anew."""
+    rate: float | None = None
+    """The learning rate in force, where the log has it."""
+    counted: bool = False
+    """Whether the step is a count of rows, since the log names none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """Time passed."""
+
+    at: float
+    heard: float
+    """When the last output came."""
+    section: str = ""
+    """The slow section that the last lines or the writes of the command tell; empty for none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """The command ended."""
+
+    at: float
+    ending: Ending
+    numeric: "Numeric | None" = None
+    """The answer to its numbers, where they ended it and the policy allows to act."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """A signal reached the supervisor."""
+
+    at: float
+    signum: int
+    ends: bool
+    """Whether it asks for the end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Numeric:
+    """The judge holds that the numbers broke, and the policy allows to act."""
+
+    at: float
+    ending: Ending
+    before: float
+    rate_factor: float
+
+
+Event = Begun | Row | Tick | Ended | Asked | Numeric
+
+
+# -- what is ordered -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Begin:
+    """Start the command."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stop:
+    """End every process of the command."""
+
+    stacks: bool
+    """Whether to take the stacks of all of them first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forward:
+    """Hand a signal on to the command."""
+
+    signum: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetAside:
+    """Move checkpoints that must not be loaded out of the way, to be brought back by an undo."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PutBack:
+    """Bring back what was moved aside last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Journal:
+    """Write an event down."""
+
+    event: str
+    data: Mapping[str, object]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Alert:
+    """Tell a person."""
+
+    text: str
+    critical: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finish:
+    """End with this status."""
+
+    status: int
+
+
+Command = Begin | Stop | Forward | SetAside | Journal | PutBack | Alert | Finish

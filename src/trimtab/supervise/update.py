@@ -1,0 +1,296 @@
+"""What the supervisor does next: a function of what it knows and of what happened."""
+
+import math
+from dataclasses import replace
+
+from trimtab.supervise.ending import Ending, answer_to, hang_ending
+from trimtab.supervise.pace import Pace
+from trimtab.supervise.settings import SuperviseSettings
+from trimtab.supervise.state import (
+    Alert,
+    Asked,
+    Begin,
+    Begun,
+    Command,
+    Ended,
+    Event,
+    Finish,
+    Forward,
+    Journal,
+    Numeric,
+    Proof,
+    PutBack,
+    Row,
+    SetAside,
+    State,
+    Stop,
+    Tick,
+)
+from trimtab.text import number
+
+__all__ = ["GAVE_UP_STATUS", "update"]
+
+GAVE_UP_STATUS = 3
+"""Exit status where the supervisor stopped the command itself and gave up: a person must look."""
+_BACKOFF_FACTOR = 2.0
+_MAX_REFUSED = 64
+_STRIDES = 20
+"""Rows after the checkpoint within which a changed start must show its first one. Ours."""
+
+
+def update(
+    settings: SuperviseSettings, state: State, event: Event
+) -> tuple[State, tuple[Command, ...]]:
+    """Return the new state and what is to be carried out, in order.
+
+    Pure: no clock, no process and no file is touched. Times are seconds of one monotonic clock.
+    """
+    match event:
+        case Begun():
+            return _begun(state, event)
+        case Row():
+            return _row(state, event)
+        case Tick():
+            return _tick(settings, state, event)
+        case Numeric():
+            return _numeric(state, event)
+        case Asked():
+            return _asked(state, event)
+        case Ended():
+            return _ended(settings, state, event)
+
+
+def _begun(state: State, event: Begun) -> tuple[State, tuple[Command, ...]]:
+    pace = Pace(started=event.at, since=event.at, doubled=state.hangs, long=state.pace.long)
+    return replace(
+        state,
+        phase="running",
+        attempt=state.attempt + 1,
+        pace=pace,
+        heard=event.at,
+        step=None,
+        loaded=event.loaded,
+        stopping_for=None,
+        proof=_proof(state, event) if state.proof is not None else None,
+    ), ()
+
+
+def _proof(state: State, event: Begun) -> Proof:
+    """Return what a changed start must show, now that it is known what it loads."""
+    assert state.proof is not None
+    after = None if event.loaded is None else event.loaded[0]
+    return replace(state.proof, after=after)
+
+
+def _row(state: State, event: Row) -> tuple[State, tuple[Command, ...]]:
+    """A step that no attempt before reached is progress: the budget is whole again."""
+    if state.proof is not None and state.phase == "running":
+        return _proven(state, event)
+    new = state.position is None or event.position > state.position
+    state = replace(
+        state, step=event.step, pace=state.pace.moved(event.at, event.step), rate=event.rate
+    )
+    if new:
+        state = replace(state, position=event.position, failures=0, same="", hangs=0)
+    return state, ()
+
+
+def _proven(state: State, event: Row) -> tuple[State, tuple[Command, ...]]:
+    """Compare the first row after a change with what was asked; stop where it is not in force."""
+    proof = state.proof
+    assert proof is not None
+    wrong = ""
+    if proof.after is not None and not event.counted:
+        if not proof.after < event.step <= proof.after + proof.within:
+            wrong = (
+                f"it goes on at step {number(event.step)}, not after the checkpoint of step"
+                f" {proof.after}"
+            )
+    if proof.rate_most is not None and event.rate is not None and event.rate > proof.rate_most:
+        wrong = wrong or (
+            f"its rate is {number(event.rate)}, expected at most {number(proof.rate_most)}"
+        )
+    shown = {"start_step": event.step, "rate": event.rate, "rate_most": proof.rate_most}
+    state = replace(state, proof=None)
+    if not wrong:
+        state, _ = _row(state, event)
+        return state, (Journal(event="outcome", data={"what": "change in force", **shown}),)
+    ending = Ending(
+        crash_class="numeric", who="numeric", why=f"the change is not in force: {wrong}",
+        do="set it where the trainer reads it; what was moved aside is back", signum=15,
+    )  # fmt: skip
+    state = replace(state, phase="stopping", stopping_for=ending, unproven=True)
+    return state, (
+        Journal(event="outcome", data={"what": "change not in force", "why": wrong, **shown}),
+        Stop(stacks=False),
+        PutBack(),
+    )
+
+
+def _tick(
+    settings: SuperviseSettings, state: State, event: Tick
+) -> tuple[State, tuple[Command, ...]]:
+    state = replace(state, heard=max(state.heard, event.heard))
+    if state.phase == "waiting" and event.at >= state.resume_at:
+        return replace(state, phase="idle"), (Begin(),)
+    if state.phase != "running" or state.asked:
+        return state, ()
+    limit = state.pace.limit_s(settings, event.section)
+    # Before the first steps any output is a sign of life: nothing else can be one.
+    since = state.pace.since
+    if state.pace.step is None or (state.pace.median_s is None and settings.hang_after_s is None):
+        since = max(since, state.heard)
+    silent = event.at - since
+    if limit is None or silent < limit:
+        return state, ()
+    step = "the start" if state.step is None else f"step {number(state.step)}"
+    why = f"no new step for {silent:.1f} s since {step}, expected within {limit:.1f} s"
+    ending = hang_ending(why)
+    return replace(state, phase="stopping", stopping_for=ending, hangs=state.hangs + 1), (
+        Journal(event="hang", data={"why": why, "silent_s": round(silent, 2)}),
+        Stop(stacks=True),
+    )
+
+
+def _numeric(state: State, event: Numeric) -> tuple[State, tuple[Command, ...]]:
+    if state.phase != "running" or state.asked or state.proof is not None:
+        return state, ()
+    state = replace(_changed(state, event), phase="stopping", stopping_for=event.ending)
+    return state, (Stop(stacks=False),)
+
+
+def _changed(state: State, event: Numeric) -> State:
+    """Return the state in which the next start goes back, with another rate where one is asked."""
+    rate = None if state.rate is None else state.rate / state.rate_factor * event.rate_factor
+    cut = event.rate_factor < state.rate_factor
+    # Between the old rate and the new one: a schedule moves the rate a little meanwhile.
+    most = rate * math.sqrt(state.rate_factor / event.rate_factor) if cut and rate else None
+    usual = state.pace.last_stride
+    return replace(
+        state,
+        before=event.before if state.before is None else min(state.before, event.before),
+        rate_factor=event.rate_factor,
+        numeric_restarts=state.numeric_restarts + 1,
+        proof=Proof(after=None, within=max(_STRIDES * usual, _STRIDES), rate_most=most),
+    )
+
+
+def _asked(state: State, event: Asked) -> tuple[State, tuple[Command, ...]]:
+    if not event.ends:
+        return state, (Forward(signum=event.signum),)
+    state = replace(state, asked=event.signum)
+    if state.phase in ("waiting", "idle"):
+        status = 128 + event.signum
+        return replace(state, phase="done"), (
+            Journal(event="end", data={"why": "ended by a signal between two attempts"}),
+            Finish(status=status),
+        )
+    return state, (Forward(signum=event.signum),)
+
+
+def _ended(
+    settings: SuperviseSettings, state: State, event: Ended
+) -> tuple[State, tuple[Command, ...]]:
+    ours = state.stopping_for
+    ending = event.ending if ours is None else _with_found(ours, event.ending)
+    if state.asked:
+        why = f"ended by signal {state.asked}"
+        return replace(state, phase="done"), (
+            Journal(event="end", data={"why": why, "status": event.ending.status}),
+            Finish(status=event.ending.status),
+        )
+    if ours is None and not ending.crash_class:
+        return replace(state, phase="done"), (
+            Journal(event="end", data={"why": ending.why, "status": 0}),
+            Finish(status=0),
+        )
+    if ours is not None and state.unproven:
+        return _gave_up(state, ending, "the run is as it was before")
+    if event.numeric is not None:
+        state, ending = _changed(state, event.numeric), event.numeric.ending
+    if event.numeric is not None or (ours is not None and ours.crash_class == "numeric"):
+        change = f"rate x {state.rate_factor:g}" if state.rate_factor < 1 else "no change"
+        state, commands = _again(settings, state, event.at, ending, f"goes back, {change}")
+        return state, (*commands, SetAside())
+    return _answered(settings, state, event.at, ending)
+
+
+def _with_found(ours: Ending, found: Ending) -> Ending:
+    """Return a hang with what the output told about it, such as the rank that did not arrive."""
+    return replace(
+        ours, line=ours.line or found.line, host=ours.host or found.host, rank=found.rank
+    )
+
+
+def _answered(
+    settings: SuperviseSettings, state: State, at: float, ending: Ending
+) -> tuple[State, tuple[Command, ...]]:
+    answer, because = answer_to(ending)
+    same = f"{ending.crash_class}: {ending.line}"
+    repeated = state.failures > 0 and state.same == same
+    state = replace(state, failures=state.failures + 1, same=same)
+    if answer != "restart" and _could_not_resume(state):
+        # The command trained before and did not get to a step from this checkpoint: what differs
+        # is the checkpoint, whatever the words of the error are.
+        assert state.loaded is not None
+        state = replace(state, refused=(*state.refused, state.loaded[1])[-_MAX_REFUSED:])
+        because = f"no step came from {state.loaded[1]}; an older one is tried"
+        return _again(settings, state, at, ending, because)
+    if answer == "older-checkpoint":
+        return _gave_up(state, ending, f"{because}, and there is no older one to try")
+    if answer == "exclude" and ending.host and ending.host not in state.excluded:
+        state = replace(state, excluded=(*state.excluded, ending.host))
+    if answer == "stop":
+        return _gave_up(state, ending, because)
+    if answer == "restart-once" and repeated:
+        return _gave_up(state, ending, f"{because}, and it came again without a new step")
+    return _again(settings, state, at, ending, because)
+
+
+def _could_not_resume(state: State) -> bool:
+    return state.loaded is not None and state.step is None and state.position is not None
+
+
+def _again(
+    settings: SuperviseSettings, state: State, at: float, ending: Ending, because: str
+) -> tuple[State, tuple[Command, ...]]:
+    """Start again after a wait, unless the budget of starts without a new step is spent."""
+    if state.failures > settings.restarts_without_progress:
+        return _gave_up(
+            state, ending, f"{state.failures} ends in a row without a new step, the last: {because}"
+        )
+    doubled = _BACKOFF_FACTOR ** max(state.failures - 1, 0)
+    wait = min(settings.first_backoff_s * doubled, settings.longest_backoff_s)
+    return replace(state, phase="waiting", resume_at=at + wait, stopping_for=None), (
+        Journal(event="restart", data=_told(state, ending, because) | {"wait_s": wait}),
+    )
+
+
+def _gave_up(state: State, ending: Ending, because: str) -> tuple[State, tuple[Command, ...]]:
+    status = ending.status if state.stopping_for is None else GAVE_UP_STATUS
+    text = f"gave up · {ending.crash_class}: {ending.why}; {because}"
+    if ending.line:
+        text += f"\n  line: {ending.line}"
+    if ending.do:
+        text += f"\n  do:   {ending.do}"
+    return replace(state, phase="done"), (
+        Journal(event="gave-up", data=_told(state, ending, because) | {"status": status}),
+        Alert(text=text),
+        Finish(status=status or GAVE_UP_STATUS),
+    )
+
+
+def _told(state: State, ending: Ending, because: str) -> dict[str, object]:
+    """Return what the journal says of an end; the executor adds the checkpoint."""
+    return {
+        "class": ending.crash_class,
+        "who": ending.who,
+        "why": f"{ending.why}; {because}",
+        "line": ending.line,
+        "host": ending.host or None,
+        "rank": ending.rank,
+        "code": ending.code,
+        "signal": ending.signum,
+        "failures": state.failures,
+        "excluded": list(state.excluded),
+    }

@@ -1,0 +1,275 @@
+"""`trimtab supervise` around a real process: what it does is what the files say afterwards."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trimtab.supervise.processes import is_alive, start_ticks
+
+JOB = Path(__file__).with_name("job.py")
+
+
+class Run:
+    """One supervised job in a folder of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.job, self.folder = root, root / "job", root / "run"
+
+    def argv(self, *options: str, command: tuple[str, ...] = ()) -> list[str]:
+        command = command or (sys.executable, str(JOB), str(self.job))
+        given = [str(o) for o in options if not o.startswith("+")]
+        more = [o[1:] for o in options if o.startswith("+")]
+        own = [sys.executable, "-m", "trimtab", "supervise", "--run", str(self.folder)]
+        return [*own, *given, "--", *command, *more]
+
+    def __call__(
+        self, *options: str, command: tuple[str, ...] = ()
+    ) -> subprocess.CompletedProcess[bytes]:
+        """Run it; an option that begins with + is the job's."""
+        return subprocess.run(
+            self.argv(*options, command=command), capture_output=True, timeout=60, check=False
+        )
+
+    def events(self, *names: str) -> list[dict[str, object]]:
+        lines = (self.folder / "journal.jsonl").read_text().splitlines()
+        found = [json.loads(line) for line in lines]
+        return [e for e in found if not names or e["event"] in names]
+
+    @property
+    def starts(self) -> list[list[str]]:
+        """The process, the first step and the attempt of each start of the job."""
+        return [line.split() for line in (self.job / "starts").read_text().splitlines()]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Return a run in a folder of its own."""
+    policy = tmp_path / "p.toml"
+    policy.write_text("[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\n")
+    run = Run(tmp_path)
+    argv = run.argv
+    run.argv = lambda *o, command=(): argv("--policy", str(policy), *o, command=command)  # type: ignore[method-assign]
+    return run
+
+
+def wait_for(what: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Wait until it is so."""
+    deadline = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_what_a_command_prints_passes_byte_for_byte_with_its_exit_status(run: Run) -> None:
+    program = (
+        "import sys; sys.stdout.buffer.write(bytes(range(256)) * 400);"
+        " sys.stderr.buffer.write(b'\\x1b[31m\\xff\\r'); sys.stdout.flush(); sys.exit(0)"
+    )
+    done = run(command=(sys.executable, "-c", program))
+    assert (done.returncode, done.stdout) == (0, bytes(range(256)) * 400)
+    assert done.stderr == b"\x1b[31m\xff\r"
+
+
+@pytest.mark.parametrize("fault", ["kill@35", pytest.param("network@35", marks=pytest.mark.slow)])
+def test_a_crash_that_a_restart_heals_goes_on_from_the_newest_checkpoint(
+    run: Run, fault: str
+) -> None:
+    done = run("+--fault", f"+{fault}")
+    assert done.returncode == 0
+    assert (run.job / "done").read_text() == "60"
+    assert [start[1:] for start in run.starts] == [["0", "1"], ["30", "2"]]
+    (restart,) = run.events("restart")
+    wanted = {"kill@35": "killed", "network@35": "network"}[fault]
+    assert (restart["class"], restart["who"], restart["step"]) == (wanted, "transient", 35)
+    assert restart["checkpoint"] == str(run.job / "checkpoint-30.pt")
+
+
+@pytest.mark.parametrize("fault", [pytest.param("stop@35", marks=pytest.mark.slow), "wait@35"])
+def test_a_hang_is_found_by_the_steps_and_the_stack_is_written_down(run: Run, fault: str) -> None:
+    began = time.monotonic()
+    done = run("--hang-after", "0.6", "+--fault", f"+{fault}", "+--stacks")
+    assert done.returncode == 0
+    assert time.monotonic() - began < 10
+    assert [e["class"] for e in run.events("restart")] == ["hang"]
+    (note,) = [e for e in run.events("note") if "stacks" in e]
+    (stack,) = note["stacks"]  # type: ignore[misc]
+    if fault == "wait@35":
+        assert stack["frames"][0].startswith("happen (job.py:")
+    else:
+        assert (stack["state"], stack["odd"]) == ("T", True)
+
+
+@pytest.mark.parametrize(
+    ("fault", "line"),
+    [pytest.param("code@35", "KeyError", marks=pytest.mark.slow), ("oom@35", "OutOfMemory")],
+)
+def test_what_would_fail_again_is_not_restarted_and_the_line_is_said(
+    run: Run, fault: str, line: str
+) -> None:
+    done = run("+--fault", f"+{fault}")
+    assert done.returncode == 1
+    assert len(run.starts) == 1
+    (end,) = run.events("gave-up")
+    assert line in str(end["line"])
+    assert f"line: {end['line']}".encode() in done.stderr
+
+
+def test_restarts_without_a_new_step_come_to_an_end(run: Run) -> None:
+    done = run("+--fault", "+always-killed@35")
+    assert done.returncode == 128 + signal.SIGKILL
+    assert len(run.starts) == 4
+    assert len(run.events("restart")) == 3
+    (end,) = run.events("gave-up")
+    assert "4 ends in a row without a new step" in str(end["why"])
+
+
+def test_a_checkpoint_that_cannot_be_loaded_is_passed_over_for_the_one_before(run: Run) -> None:
+    done = run("+--fault", "+damaged@40")
+    assert done.returncode == 0
+    assert (run.job / "done").read_text() == "60"
+    assert [start[1] for start in run.starts] == ["0", "30"]
+    loads = [str(e["checkpoint"]) for e in run.events("restart")]
+    assert [Path(p).name for p in loads] == ["checkpoint-40.pt", "checkpoint-30.pt"]
+
+
+def test_a_signal_reaches_the_command_and_nothing_is_restarted(run: Run) -> None:
+    program = (
+        "import signal, sys, time;"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('saved', flush=True), sys.exit(5)));"
+        "signal.signal(signal.SIGUSR1, lambda *_: print('told', flush=True));"
+        "print('ready', flush=True);"
+        "[time.sleep(0.05) for _ in range(400)]"
+    )
+    argv = run.argv(command=(sys.executable, "-c", program))
+    with subprocess.Popen(argv, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.send_signal(signal.SIGUSR1)
+        assert process.stdout.readline() == b"told\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.stdout.read() == b"saved\n"
+        assert process.wait(20) == 5
+    assert not run.events("restart", "gave-up")
+
+
+@pytest.mark.parametrize("orphan", ["adopt", pytest.param("terminate", marks=pytest.mark.slow)])
+def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
+    run: Run, orphan: str
+) -> None:
+    options = ("--orphan", orphan, "+--steps", "+200", "+--sleep", "+0.01")
+    first = subprocess.Popen(run.argv(*options), stdout=subprocess.DEVNULL)
+    wait_for(lambda: (run.job / "checkpoint-20.pt").exists())
+    first.kill()
+    first.wait()
+    done = run(*options)
+    assert done.returncode == 0, done.stderr
+    assert (run.job / "done").read_text() == "200"
+    said = done.stderr.decode()
+    if orphan == "adopt":
+        assert "goes on under this one" in said
+        assert len(run.starts) == 1
+        assert done.stdout.splitlines()[-2].startswith(b"step 200 ")
+    else:
+        assert "is ended and restarted" in said
+        assert len(run.starts) == 2
+        assert not is_alive(int(run.starts[0][0]), start_ticks(int(run.starts[0][0])))
+
+
+@pytest.mark.slow
+def test_a_second_supervisor_in_the_same_folder_is_refused(run: Run) -> None:
+    first = subprocess.Popen(
+        run.argv("+--steps", "+100000"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_for(lambda: (run.job / "starts").exists())
+        done = run()
+        assert done.returncode == 2
+        assert b"another supervisor" in done.stderr
+        assert str(first.pid).encode() in done.stderr
+        assert len(run.starts) == 1
+    finally:
+        first.terminate()
+        first.wait()
+
+
+def test_a_missing_command_and_a_bad_policy_are_one_clear_error(run: Run, tmp_path: Path) -> None:
+    done = run(command=("./no-such-program",))
+    assert done.returncode == 127
+    assert b"./no-such-program: there is no such command" in done.stderr
+    bad = tmp_path / "bad.toml"
+    bad.write_text("[supervise]\nhang_afer_s = 3\n")
+    done = run("--policy", str(bad))
+    assert done.returncode == 2
+    assert b"did you mean 'hang_after_s'?" in done.stderr
+    assert not run.job.exists()
+
+
+@pytest.mark.slow
+def test_a_folder_that_cannot_be_written_does_not_stop_training(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    run.folder = tmp_path / "file" / "below"
+    done = run("+--fault", "+kill@35")
+    assert done.returncode == 0
+    assert b"nothing is written down, the command runs all the same" in done.stderr
+    assert (run.job / "done").read_text() == "60"
+
+
+@pytest.mark.slow
+def test_a_full_disk_takes_the_copy_and_not_the_command(run: Run) -> None:
+    """No file of the supervisor may grow past 64 KiB here: the command prints far more."""
+    job = f"{sys.executable} {JOB} {run.job} --fault kill@35"
+    noisy = ("sh", "-c", f"yes | head -c 200000; exec {job}")
+    limited = ["bash", "-c", 'ulimit -f 64; exec "$@"', "bash", *run.argv(command=noisy)]
+    done = subprocess.run(limited, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert b"the copy of the output cannot be written" in done.stderr
+    assert (run.job / "done").read_text() == "60"
+    assert done.stdout.endswith(b"lr 0.001\ntraining finished\n")
+
+
+def numeric(run: Run, mode: str, *options: str) -> subprocess.CompletedProcess[bytes]:
+    """Run a job whose loss is NaN from step 150 on, unless its rate is lowered."""
+    policy = run.root / "numeric.toml"
+    policy.write_text(
+        "[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\njudge_every_s = 0.3\n"
+        f'[policy]\nmode = "{mode}"\n'
+    )
+    job = ("+--fault", "+nan@150", "+--steps", "+400", "+--sleep", "+0.008", "+--lr", "+1e-3")
+    return run("--policy", str(policy), *job, *options)
+
+
+@pytest.mark.slow
+def test_broken_numbers_are_answered_by_the_rate_before_the_first_sign(run: Run) -> None:
+    done = numeric(run, "act")
+    assert done.returncode == 0
+    assert [start[1] for start in run.starts] == ["0", "140"]
+    assert done.stdout.splitlines()[-2].endswith(b"lr 0.0005")
+    assert b"nan" not in done.stdout.splitlines()[-2]
+    (restart,), (proof,) = run.events("restart"), run.events("outcome")
+    assert (restart["class"], restart["checkpoint"]) == (
+        "numeric",
+        str(run.job / "checkpoint-140.pt"),
+    )
+    assert (proof["what"], proof["rate"]) == ("change in force", 0.0005)
+
+
+@pytest.mark.slow
+def test_a_change_that_the_first_rows_do_not_show_stops_the_run(run: Run) -> None:
+    done = numeric(run, "act", "+--deaf")
+    assert done.returncode == 3
+    assert len(run.starts) == 2
+    assert b"the change is not in force: its rate is 0.001" in done.stderr
+
+
+@pytest.mark.slow
+def test_without_the_permission_broken_numbers_are_told_and_training_goes_on(run: Run) -> None:
+    done = numeric(run, "observe")
+    assert done.returncode == 0
+    assert len(run.starts) == 1
+    assert b"not answered: mode is observe" in done.stderr
