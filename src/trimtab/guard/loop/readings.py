@@ -63,6 +63,7 @@ class Readings:
         self._accumulate = accumulate
         self._losses: deque[float] = deque(maxlen=_NOISE_ROWS)
         self._own_loop = False
+        self._left_loop = False
         self._told_source = False
         parts.state.on_restore(yardstick.test.forget_after)
 
@@ -84,7 +85,11 @@ class Readings:
 
     def loop_begins(self, *, own: bool) -> None:
         """Take note of a loop; only one over the guard itself can run the batches in eval mode."""
-        self._own_loop = own
+        self._own_loop = own and not self._left_loop
+
+    def leave_loop(self) -> None:
+        """Hand nothing out to the loop: it is a trainer's, which sets the model's mode itself."""
+        self._left_loop, self._own_loop = True, False
 
     def see_batch(self, batch: object) -> None:
         """Take note of a batch that is handed out for training."""
@@ -122,6 +127,12 @@ class Readings:
             yard.ask(ReadingRequest("branch" if self._recovery.busy else "alarm", step, older))
         elif quiet and yard.is_due(step) and (self._own_loop or not yard.loops):
             yard.ask(ReadingRequest("calm", step))
+        elif yard.is_due(step) and not self._own_loop and not self._told_source:
+            self._told_source = True
+            self._note(
+                "the yardstick is not read: the loop is a trainer's; Guard(validate=function)"
+                " reads without it"
+            )
 
     # -- run --------------------------------------------------------------------------------
 
