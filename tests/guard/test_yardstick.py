@@ -285,7 +285,8 @@ def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(tmp_pat
     kinds = {e.data["kind"] for e in events_of(tmp_path / "run", "finding")}
     assert "held-out-worse" in kinds
     actions = [e.data["remedy"] for e in events_of(tmp_path / "run", "action")]
-    assert actions == ["roll-back"]
+    assert len(actions) == 1
+    assert actions[0].startswith("roll-back")
     assert norm.running_var is not None
     assert float(norm.running_var.min()) > 1e-3
     assert guard.step_number == 160
