@@ -141,7 +141,8 @@ def train(
         with torch.autocast("cpu", dtype=torch.float16, enabled=half):
             logits = model(tokens[:, :-1])
         loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
-        outcome.losses.append((guard.step_number + 1, first, float(loss.detach()).hex()))
+        if model.training:  # the yardstick's batches come in eval mode, and train nothing
+            outcome.losses.append((guard.step_number + 1, first, float(loss.detach()).hex()))
         guard.backward(loss)
         guard.step()
         outcome.steps = guard.step_number

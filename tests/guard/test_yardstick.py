@@ -32,6 +32,8 @@ OFTEN = Policy(
 class Odd(nn.Module):
     """Statistics, a counter, a cache and noise: all that a forward pass may change."""
 
+    amax_history: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.inner = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
@@ -46,7 +48,8 @@ class Odd(nn.Module):
         self.amax_history[0] = x.detach().abs().max()
         self.cache = self.cache + x.detach().mean()
         h = self.inner(x + 0.1 * torch.randn_like(x))
-        return self.head(h).squeeze(-1) + 1e-3 * self.amax_history.sum() + 1e-4 * self.cache
+        out: Tensor = self.head(h).squeeze(-1)
+        return out + 1e-3 * self.amax_history.sum() + 1e-4 * self.cache
 
 
 class Rows(Dataset[Tensor]):
@@ -282,7 +285,8 @@ def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(tmp_pat
     kinds = {e.data["kind"] for e in events_of(tmp_path / "run", "finding")}
     assert "held-out-worse" in kinds
     actions = [e.data["remedy"] for e in events_of(tmp_path / "run", "action")]
-    assert actions == ["roll-back"]
+    assert len(actions) == 1
+    assert actions[0].startswith("roll-back")
     assert norm.running_var is not None
     assert float(norm.running_var.min()) > 1e-3
     assert guard.step_number == 160

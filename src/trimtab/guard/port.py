@@ -116,8 +116,12 @@ class TrainerPort:
     """
 
     def __init__(self, guard: Guard) -> None:
-        """Open the port of a guard."""
+        """Open the port of a guard; a trainer's loop sets the model's mode by itself.
+
+        So the yardstick's batches do not go through it; `validate=` a function still works.
+        """
         self._guard = guard
+        guard._readings.leave_loop()
 
     # -- order of the data --------------------------------------------------------------------
 

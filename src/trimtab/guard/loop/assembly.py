@@ -165,6 +165,8 @@ def assemble(setup: Setup) -> Assembled:
         steps=s.steps,
     )
     readings = _readings(s, parts, recovery, edge)
+    if s.is_old and s.ranks.chief:
+        edge.run("probes", readings.resume)
     checked = s.check_resume > 0 and state.counters.step == 0
     after = AfterStep(
         parts,

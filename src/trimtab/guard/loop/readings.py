@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.guard.yardstick.yardstick import Request
+from trimtab.chronicle.journal import read_journal
+from trimtab.guard.yardstick.yardstick import ReadingRequest
 from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ class Readings:
         self._accumulate = accumulate
         self._losses: deque[float] = deque(maxlen=_NOISE_ROWS)
         self._own_loop = False
+        self._left_loop = False
         self._told_source = False
         parts.state.on_restore(yardstick.test.forget_after)
 
@@ -83,11 +85,29 @@ class Readings:
 
     def loop_begins(self, *, own: bool) -> None:
         """Take note of a loop; only one over the guard itself can run the batches in eval mode."""
-        self._own_loop = own
+        self._own_loop = own and not self._left_loop
+
+    def leave_loop(self) -> None:
+        """Hand nothing out to the loop: it is a trainer's, which sets the model's mode itself."""
+        self._left_loop, self._own_loop = True, False
 
     def see_batch(self, batch: object) -> None:
         """Take note of a batch that is handed out for training."""
         self._yardstick.see_batch(batch)
+
+    def resume(self) -> None:
+        """Go on from what the processes before have read on this lineage, as if there was one."""
+        state, recorder = self._parts.state, self._parts.recorder
+        step = state.counters.step
+        if step == 0:
+            return
+        for event in read_journal(recorder.directory.journal)[0]:
+            self._yardstick.hear(event.event, event.step, event.data)
+        self._yardstick.test.forget_after(step, keep_total=True)
+        record = recorder.live.record()
+        column, rows = record.columns["loss"], record.lineage_rows()
+        rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+        self._losses.extend(column.values[rows][-_NOISE_ROWS:].tolist())
 
     # -- asked for --------------------------------------------------------------------------
 
@@ -104,15 +124,23 @@ class Readings:
         wanted = self._recovery.state.wants
         if wanted is not None:
             older = self._recovery.snapshot_for(wanted)
-            yard.ask(Request("branch" if self._recovery.busy else "alarm", step, older))
+            yard.ask(ReadingRequest("branch" if self._recovery.busy else "alarm", step, older))
         elif quiet and yard.is_due(step) and (self._own_loop or not yard.loops):
-            yard.ask(Request("calm", step))
+            yard.ask(ReadingRequest("calm", step))
+        elif yard.is_due(step) and not self._own_loop and not self._told_source:
+            self._told_source = True
+            self._note(
+                "the yardstick is not read: the loop is a trainer's; Guard(validate=function)"
+                " reads without it"
+            )
 
     # -- run --------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Begin the reading that is asked for; one that cannot be made counts as not asked for."""
         yard = self._yardstick
+        if not yard.wanted:
+            return
         try:
             if yard.loops:
                 if not yard.begin():
@@ -156,8 +184,12 @@ class Readings:
         self._edge.run("recovery", lambda: self._recovery.after_reading(reading))
         if reading is not None and wanted.point is None and not self._recovery.busy:
             # Left alone: what the batches cost from here on is compared with this reading.
+            sigma = self._sigma()
             self._yardstick.test.restart()
-            self._yardstick.judge(reading, sigma=self._sigma())
+            self._yardstick.judge(reading, sigma=sigma)
+            self._parts.recorder.event(
+                "yardstick", step=reading.step, losses=list(reading.losses), reference=True
+            )
 
     def _use(self, reading: Reading) -> None:
         self._tell_source()
@@ -177,14 +209,15 @@ class Readings:
 
     def _judge(self, reading: Reading) -> dict[str, object]:
         """Judge a reading at its time; it is recorded with the row of the next step."""
-        found = self._yardstick.judge(reading, sigma=self._sigma())
+        sigma = self._sigma()
+        found = self._yardstick.judge(reading, sigma=sigma)
         noted = {
             "yardstick_loss": reading.mean,
             "yardstick_evidence": min(found.total, _MOST_EVIDENCE),
             "yardstick_rise": found.rise,
         }
         self._parts.pool.note({k: v for k, v in noted.items() if math.isfinite(v)})
-        told = {"evidence": noted["yardstick_evidence"], "rise": found.rise}
+        told = {"evidence": noted["yardstick_evidence"], "rise": found.rise, "sigma": sigma}
         return {k: v for k, v in told.items() if math.isfinite(v)}
 
     def _sigma(self) -> float:

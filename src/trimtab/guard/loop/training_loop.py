@@ -164,8 +164,8 @@ class TrainingLoop:
         if not readings.wanted or self._batches.in_step:
             return False
         self._pending.settle()
-        if readings.wanted and not self._shutdown.ended:
-            readings.begin()
+        # What was read only now may ask for another reading, or for none.
+        readings.begin()
         return readings.active
 
     def _hand_out_for_reading(self) -> object:

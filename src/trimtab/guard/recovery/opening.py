@@ -27,12 +27,12 @@ from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
 from trimtab.guard.recovery.permission import rights_of, stage
 from trimtab.guard.recovery.situation import affordable_step, situation_of
 from trimtab.guard.recovery.state import (
+    LeftAlone,
     Opening,
     ReadingWanted,
     Request,
     Responding,
     Surveying,
-    Watch,
 )
 from trimtab.guard.recovery.triage import is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         Surveyed,
     )
     from trimtab.guard.recovery.state import RecoveryState
-    from trimtab.guard.yardstick.reading import Comparison, Reading
+    from trimtab.guard.yardstick.reading import BatchComparison, Reading
 
 __all__ = [
     "ask",
@@ -152,7 +152,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         return state, (told, *more)
     alarms = _alarms(state)
     wait = max(state.policy.patience_steps, 1)
-    watch = Watch(
+    watch = LeftAlone(
         keys=frozenset(f.key for f in alarms),
         target_step=asked.target_step,
         losses=r.losses,
@@ -171,11 +171,11 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
 
 def _look_after(
     state: RecoveryState,
-    watch: Watch,
+    watch: LeftAlone,
     asked: ReadingWanted,
     step: int,
     r: Reading,
-    found: Comparison,
+    found: BatchComparison,
 ) -> Result:
     """Go on leaving trouble alone, or deal with it after all."""
     since = found.rise
@@ -208,7 +208,7 @@ def _alarms(state: RecoveryState) -> list[Finding]:
     ]
 
 
-def _told(r: Reading, found: Comparison) -> str:
+def _told(r: Reading, found: BatchComparison) -> str:
     return (
         f"{r.mean:.4g} against {r.base_mean:.4g} with the weights of step {r.base_step}"
         f" ({found.rise:+.3g}, {found.limit:.2g} is noise)"

@@ -38,6 +38,7 @@ __all__ = [
     "GoingFurtherBack",
     "Grant",
     "Leaving",
+    "LeftAlone",
     "LeftCase",
     "Opening",
     "Pending",
@@ -50,7 +51,6 @@ __all__ = [
     "StartingProbe",
     "StartingTrial",
     "Surveying",
-    "Watch",
 ]
 
 Phase = Literal["calm", "probe", "trial"]
@@ -215,7 +215,7 @@ class ReadingWanted:
 
 
 @dataclass(frozen=True)
-class Watch:
+class LeftAlone:
     """Trouble that was left alone: the fixed batches are read again, each time after twice as long.
 
     What goes on (data that is bad for some time yet) may still do harm.
@@ -283,7 +283,7 @@ class RecoveryState:
     """Why nothing is tried any more; empty as long as something is."""
     wants: ReadingWanted | None = None
     """A reading that is waited for; until it is there, no step is done."""
-    watch: Watch | None = None
+    watch: LeftAlone | None = None
     """Trouble that was left alone, as long as it is looked after."""
     left: LeftCase | None = None
     """What the last case that was left without a remedy has shown."""

@@ -47,6 +47,8 @@ _ACTED_ON = frozenset(
 """Kinds of ours that may lead to a rollback. Other kinds ask for a person: going back does not help
 a model that overfits, or a setting that somebody changed on purpose. Kinds of a user's own
 detectors may, too."""
+_NO_RISE = frozenset(("memorised", "too-good", "plateau", "overfitting", "never-learns"))
+"""Kinds of the loss that are no rise of it."""
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
 """Kinds that the detectors report only after a wait of their own."""
 
@@ -73,8 +75,16 @@ def puts_in_doubt(finding: Finding) -> bool:
     return grave and speaks_of_state(finding)
 
 
-def speaks_of_trial(finding: Finding) -> bool:
-    """Whether an alarm in a trial means that it failed: one on the loss, or an early sign of it."""
+def speaks_of_trial(finding: Finding, *, reads: bool = False) -> bool:
+    """Whether an alarm in a trial means that it failed: one on the loss, or an early sign of it.
+
+    Args:
+        finding: The alarm.
+        reads: Whether the fixed batches are read at its end: then only a loss that rises means it,
+            and not one that is low, flat or learned by heart.
+    """
+    if reads and finding.kind in _NO_RISE:
+        return False
     return finding.signal == "loss" or finding.detector in EARLY_SIGNS
 
 

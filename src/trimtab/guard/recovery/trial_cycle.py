@@ -223,7 +223,9 @@ def trial_step(
         or case.broken_steps >= _BROKEN_STEPS
         or trial_is_lost(case)
         or any(
-            f.severity != "info" and speaks_of_trial(f) and not _passes(case, f, length)
+            f.severity != "info"
+            and speaks_of_trial(f, reads=e.reads)
+            and not _passes(case, f, length)
             for f in findings
         )
     )
@@ -235,9 +237,8 @@ def trial_step(
     state = replace(state, case=case)
     if not over and (not alarmed or _measures_on(state, case, e.loss)):
         return state, ()
-    lost = not math.isfinite(e.loss) or case.broken_steps >= _BROKEN_STEPS
-    # An unchanged replay that repeats the record is at the state that was read as worse.
-    if e.reads and not lost and not _repeats_the_record(case):
+    # A branch that failed early has hardly changed the state: its batches would say nothing.
+    if e.reads and not alarmed and math.isfinite(e.loss):
         base = None if case.base_reading else case.base
         wanted = ReadingWanted(e, case.base.step, base)
         return replace(state, wants=wanted), ()
@@ -246,8 +247,8 @@ def trial_step(
 
 def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None) -> Result:
     """Say whether a trial held, by the fixed batches where they were read."""
-    assert case.trial is not None
     trial = case.trial
+    assert trial is not None
     reading = None if e is None else e.reading
     if reading is not None:
         if reading.base:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.recovery.case import Case
     from trimtab.guard.recovery.expectation import Expectation
-    from trimtab.guard.yardstick.reading import Comparison, Reading
+    from trimtab.guard.yardstick.reading import BatchComparison, Reading
     from trimtab.plan.trials import Trial
 
 __all__ = ["conclude_trial", "reading_of", "trial_is_lost"]
@@ -39,7 +39,7 @@ def trial_is_lost(case: Case) -> bool:
 
 def reading_of(
     losses: Sequence[float], r: Reading, scale: Expectation, *, tolerance: float
-) -> Comparison:
+) -> BatchComparison:
     """Return how fixed batches compare with those of a reading's older state."""
     sigma, unit = scale.sigma, scale.unit
     if r.sigma is not None:
@@ -52,8 +52,9 @@ def conclude_trial(
 ) -> TrialResult:
     """Return whether a trial held.
 
-    It held where the fixed batches are no worse than at the restore point. Without a reading of
-    them: no alarm, finite losses, and the training loss back at the level before.
+    It held where there was no alarm, losses are finite, and the fixed batches are no worse than at
+    the restore point; without a reading of them, where the training loss is back at the level
+    before.
     """
     # the first half is left out: a remedy may need some steps to take effect
     tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
@@ -66,7 +67,7 @@ def conclude_trial(
     level, unit = e.level, e.unit
     if reading is not None and reading.base:
         found = reading_of(reading.losses, reading, e, tolerance=tolerance)
-        held = not found.worse and bool(np.isfinite(case.losses[-1:]).all())
+        held = not case.alarmed and not found.worse and bool(np.isfinite(case.losses[-1:]).all())
         end, level = reading.mean, reading.base_mean
         unit = unit if reading.sigma is None else 30 * reading.sigma
     return TrialResult(

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Comparison", "Reading", "compare"]
+__all__ = ["BatchComparison", "Reading", "compare"]
 
 _TOLERATED_SIGMA = 1.0
 """Noise of single training rows that a fixed batch may differ by: its own is smaller, as the batch
@@ -52,7 +52,7 @@ class Reading:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class BatchComparison:
     """Whether a state is worse than another on the same batches."""
 
     worse: bool
@@ -69,7 +69,7 @@ def compare(
     sigma: float,
     unit: float,
     tolerance: float = 0.01,
-) -> Comparison:
+) -> BatchComparison:
     """Return whether the losses are worse than those of a base on the same batches.
 
     The rise d = mean(losses - base) is worse than nothing where it exceeds
@@ -94,13 +94,13 @@ def compare(
     limit = tolerance * unit + min(_TOLERATED_SIGMA * sigma, _MOST_NOISE_SHARE * unit)
     before, after = np.array(base, dtype=np.float64), np.array(losses, dtype=np.float64)
     if not np.isfinite(before).all():
-        return Comparison(worse=False, rise=math.nan, limit=limit)
+        return BatchComparison(worse=False, rise=math.nan, limit=limit)
     if not np.isfinite(after).all():
-        return Comparison(worse=True, rise=math.nan, limit=limit)
+        return BatchComparison(worse=True, rise=math.nan, limit=limit)
     d = after - before
     rise = float(d.mean())
     error = float(d.std(ddof=1)) / math.sqrt(len(d)) if len(d) > 2 else 0.0
-    return Comparison(worse=rise > max(limit, _SIGNS * error), rise=rise, limit=limit)
+    return BatchComparison(worse=rise > max(limit, _SIGNS * error), rise=rise, limit=limit)
 
 
 def _mean(losses: tuple[float, ...]) -> float:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["ALARM", "Evidence", "PairedTest"]
+__all__ = ["ALARM", "PairedTest", "RiseEvidence"]
 
 ALARM = 7.0
 """Evidence from which the batches have got worse, log likelihood ratio. On a level run with normal
@@ -43,7 +43,7 @@ _NUMERIC = 1e-6
 
 
 @dataclass(frozen=True)
-class Evidence:
+class RiseEvidence:
     """What one evaluation adds."""
 
     total: float
@@ -67,6 +67,7 @@ class PairedTest:
         self._kept: list[tuple[int, tuple[float, ...]]] = []
         self._total = 0.0
         self._over = 0
+        self._newest = -1
 
     @property
     def last_good_step(self) -> int | None:
@@ -96,16 +97,23 @@ class PairedTest:
         own *= 1 + _FEW / len(means)
         return max(own, floor, float(np.finfo(np.float64).tiny))
 
-    def forget_after(self, step: int) -> None:
-        """Forget what was measured after a step, to which the run has gone back."""
+    def forget_after(self, step: int, *, keep_total: bool = False) -> None:
+        """Forget what was measured after a step, to which the run has gone back.
+
+        Args:
+            step: The newest one that counts.
+            keep_total: Keep the evidence where nothing was measured after the step.
+        """
+        if keep_total and self._newest <= step:
+            return
         self._kept = [k for k in self._kept if k[0] <= step]
-        self._total, self._over = 0.0, 0
+        self._total, self._over, self._newest = 0.0, 0, min(self._newest, step)
 
     def restart(self) -> None:
         """Forget everything: the batches, or what is measured on them, are others."""
         self._kept, self._total, self._over = [], 0.0, 0
 
-    def take_in(self, step: int, losses: Sequence[float], *, sigma: float) -> Evidence:
+    def take_in(self, step: int, losses: Sequence[float], *, sigma: float) -> RiseEvidence:
         """Return what an evaluation adds.
 
         Args:
@@ -118,20 +126,21 @@ class PairedTest:
         Cost: O(batches) for each of at most 32 evaluations; memory does not grow.
         """
         now = tuple(float(x) for x in losses)
+        self._newest = step
         if self._kept and len(self._kept[-1][1]) != len(now):
             self.restart()
         if not all(map(math.isfinite, now)):
             self._over += 1
-            return Evidence(math.inf if self._kept else 0.0, math.nan, math.nan)
+            return RiseEvidence(math.inf if self._kept else 0.0, math.nan, math.nan)
         if not self._kept:
             self._keep(step, now)
-            return Evidence(0.0, math.nan, math.nan)
+            return RiseEvidence(0.0, math.nan, math.nan)
         recent = np.array([x for _, x in self._kept[-_COMPARED:]])
         d = np.array(now) - recent.mean(axis=0)
         rise, noise = float(d.mean()), self._noise(now, d, sigma)
         z = rise / noise
         self._total = max(0.0, self._total + _SHIFT_SIGMA * z - _SHIFT_SIGMA**2 / 2)
-        found = Evidence(self._total, rise, noise)
+        found = RiseEvidence(self._total, rise, noise)
         # What may be worse is no reference; a level that lasts is accepted in the end.
         self._over = self._over + 1 if self._total > _DOUBT else 0
         if self._over == 0:

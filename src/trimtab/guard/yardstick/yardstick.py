@@ -20,13 +20,13 @@ from trimtab.guard.yardstick.reading import Reading
 from trimtab.guard.yardstick.sequential import PairedTest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from trimtab.guard.state.training_state import Snapshot, StateDict, Training
     from trimtab.guard.yardstick.batches import FixedBatches, Metrics
-    from trimtab.guard.yardstick.sequential import Evidence
+    from trimtab.guard.yardstick.sequential import RiseEvidence
 
-__all__ = ["Request", "Yardstick"]
+__all__ = ["ReadingRequest", "Yardstick"]
 
 _SEED = 20260101
 """Of the noise that an evaluation draws: the same each time."""
@@ -37,7 +37,7 @@ _FORWARD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
-class Request:
+class ReadingRequest:
     """A reading that is asked for."""
 
     purpose: str
@@ -78,14 +78,14 @@ class Yardstick:
         self.test = PairedTest()
         self._training = training
         self._batches = batches
-        self._metrics = metrics
+        self._function = metrics
         self._share = share
         self._clock = clock
         self.every_steps = every_steps
         if share > 0:
             need = _FORWARD_SHARE * num_batches / share
             self.every_steps = every_steps * max(math.ceil(need / every_steps), 1)
-        self._request: Request | None = None
+        self._request: ReadingRequest | None = None
         self._active = False
         self._isolation: Isolation | None = None
         self._live: StateDict | None = None
@@ -115,12 +115,12 @@ class Yardstick:
     @property
     def decides(self) -> bool:
         """Whether recovery may go by it: by a user's metric only once its own spread is known."""
-        return self.on and (self._metrics is None or self.test.spread is not None)
+        return self.on and (self._function is None or self.test.spread is not None)
 
     @property
     def loops(self) -> bool:
         """Whether a reading goes through the user's loop."""
-        return self._metrics is None
+        return self._function is None
 
     @property
     def wanted(self) -> bool:
@@ -152,7 +152,7 @@ class Yardstick:
         if self.on and self._batches is not None:
             self._batches.see(batch)
 
-    def ask(self, request: Request) -> None:
+    def ask(self, request: ReadingRequest) -> None:
         """Ask for a reading before the next batch is fetched; a later request replaces it."""
         if self.on and not self._active:
             self._request = request
@@ -225,7 +225,7 @@ class Yardstick:
             ValueError: It does not return {name: (value, "up" or "down")}.
             Whatever the function raises; everything is put back then, too.
         """
-        assert self._metrics is not None
+        assert self._function is not None
         request = self._request
         assert request is not None
         self._began = self._clock()
@@ -233,13 +233,13 @@ class Yardstick:
         self._isolation = Isolation(self._training.bare_model)
         try:
             fix_rng(_SEED)
-            self.metrics = _checked(self._metrics())
+            self.metrics = _checked(self._function())
             losses = _lower_is_better(self.metrics)
             if request.older is None:
                 return Reading(request.step, losses)
             self._swap_in(request.older)
             fix_rng(_SEED)
-            base = _lower_is_better(_checked(self._metrics()))
+            base = _lower_is_better(_checked(self._function()))
             return Reading(request.step, losses, request.older.step, base, self.test.spread)
         finally:
             self.finish()
@@ -272,9 +272,26 @@ class Yardstick:
         self._live = clone(model.state_dict())
         model.load_state_dict(clone(older.payload["training"]["model"]))
 
+    def hear(self, event: str, step: int, data: Mapping[str, object]) -> None:
+        """Take in an event of the journal, in its order: a reading, or where the run went back."""
+        if event == "attempt" and isinstance(data.get("parent_step"), int):
+            self.test.forget_after(step, keep_total=True)
+        losses = data.get("losses")
+        if event != "yardstick" or not isinstance(losses, list):
+            return
+        values = tuple(float(x) for x in losses)
+        if data.get("reference"):
+            self.test.restart()
+        elif "evidence" not in data:
+            return
+        sigma = data.get("sigma")
+        self.judge(
+            Reading(step, values), sigma=sigma if isinstance(sigma, int | float) else math.inf
+        )
+
     # -- what it says -----------------------------------------------------------------------
 
-    def judge(self, reading: Reading, *, sigma: float) -> Evidence:
+    def judge(self, reading: Reading, *, sigma: float) -> RiseEvidence:
         """Return what a reading at its time adds to what is known.
 
         Args:
@@ -282,7 +299,7 @@ class Yardstick:
             sigma: Spread of single rows of the training loss; a user's metric has another unit, so
                 that only its own spread counts.
         """
-        sigma = math.inf if self._metrics is not None else sigma
+        sigma = math.inf if self._function is not None else sigma
         return self.test.take_in(reading.step, reading.losses, sigma=sigma)
 
 
