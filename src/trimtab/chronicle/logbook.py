@@ -239,6 +239,11 @@ def event_lines(event: Event) -> Iterator[str]:
         yield f"{at} {_md(rearmed_words(d))}"
     elif event.event in AUTHORITY_EVENTS:
         yield f"{at} {_md(authority_words(event))}"
+    elif event.event in ("hang", "restart", "gave-up"):
+        told = _md(d.get("class", ""))
+        named = f"{event.event} ({told})" if told else event.event
+        back = f"; goes on from {_md(d['checkpoint'])}" if d.get("checkpoint") else ""
+        yield f"{at} {named}: {_md(d.get('why', 'unsaid'))}{back}"
     elif event.event == "repair":
         back = ", ".join(_md(name) for name in _several(d.get("brought_back")))
         yield f"{at} the journal was repaired" + (f"; brought back: {back}" if back else "")

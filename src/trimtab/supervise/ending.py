@@ -11,13 +11,13 @@ from typing import Literal, get_args
 from trimtab.crash import classify
 from trimtab.text import plain
 
-__all__ = ["Answer", "Ending", "answer_to", "ending_of", "hang_ending"]
+__all__ = ["Answer", "AttemptEnd", "answer_to", "ending_of", "hang_ending"]
 
 Answer = Literal["restart", "restart-once", "exclude", "older-checkpoint", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class AttemptEnd:
     """Why an attempt ended."""
 
     crash_class: str
@@ -49,7 +49,7 @@ def _table() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     return tomllib.loads(text)
 
 
-def answer_to(ending: Ending) -> tuple[Answer, str]:
+def answer_to(ending: AttemptEnd) -> tuple[Answer, str]:
     """Return what to do about an ending, and why, from `answers.toml`."""
     table = _table()
     row = table["class"].get(ending.crash_class) or table["who"][ending.who]
@@ -61,7 +61,7 @@ def answer_to(ending: Ending) -> tuple[Answer, str]:
     raise AssertionError(row)
 
 
-def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] = ()) -> Ending:
+def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] = ()) -> AttemptEnd:
     """Return why a command ended.
 
     Args:
@@ -70,14 +70,14 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
         kernel: Lines of the kernel's log since it started, where readable.
     """
     if code == 0:
-        return Ending(crash_class="", who="transient", why="the command is done", code=0)
+        return AttemptEnd(crash_class="", who="transient", why="the command is done", code=0)
     signum = _signal_of(code)
     report = classify(lines)
     if report is None and kernel:
         report = classify(kernel)
-    given = {"code": None if code is None or code < 0 else code, "signum": signum}
+    plain_code = None if code is None or code < 0 else code
     if report is not None and (report.sure or signum != signal.SIGKILL):
-        return Ending(
+        return AttemptEnd(
             crash_class=report.crash_class,
             who=report.who_must_act,
             why=report.why,
@@ -85,28 +85,31 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
             do=report.do,
             host=plain(report.host or ""),
             rank=report.rank,
-            **given,
+            code=plain_code,
+            signum=signum,
         )
     if signum in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         name = signal.Signals(signum).name
-        return Ending(
+        return AttemptEnd(
             crash_class="killed",
             who="transient",
             why=f"the command was killed from outside ({name})",
-            **given,
+            code=plain_code,
+            signum=signum,
         )
-    how = "with an unknown status" if code is None else f"with status {given['code']}"
+    how = "with an unknown status" if code is None else f"with status {plain_code}"
     if signum is not None:
         how = f"by signal {signum}"
-    return Ending(
+    return AttemptEnd(
         crash_class="unknown", who="unknown", why=f"the command ended {how}, and no line says why",
-        **given,
+        code=plain_code,
+        signum=signum,
     )  # fmt: skip
 
 
-def hang_ending(why: str, *, host: str = "", rank: int | None = None, line: str = "") -> Ending:
+def hang_ending(why: str, *, host: str = "", rank: int | None = None, line: str = "") -> AttemptEnd:
     """Return the ending of a command that was stopped since it hung."""
-    return Ending(
+    return AttemptEnd(
         crash_class="hang", who="transient", why=why, host=host, rank=rank, line=line, signum=15
     )
 

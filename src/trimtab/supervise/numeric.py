@@ -18,7 +18,7 @@ from trimtab.kinds import severity_rank
 from trimtab.monitor.follower import Watcher
 from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
-from trimtab.supervise.resume import Framework, rate_of
+from trimtab.supervise.resume import LaunchFlags, rate_of
 
 __all__ = ["Judged", "NumberJudge", "NumericAnswer", "answer_numbers"]
 
@@ -52,7 +52,7 @@ class NumericAnswer:
 
 def answer_numbers(
     account: RunAccount, policy: Policy, *, num_before: int, argv: Sequence[str],
-    framework: Framework | None,
+    framework: LaunchFlags | None,
 ) -> NumericAnswer | None:  # fmt: skip
     """Return the answer to the worst incident of the newest attempt; None: wait.
 
