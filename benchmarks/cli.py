@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks import (
     cli_crash,
+    cli_drill,
     cli_domains,
     cli_everyday,
     cli_fuzz,
@@ -313,6 +314,7 @@ _PARTS: tuple[Callable[..., None], ...] = (
     _add_self_test,
     cli_read.add,
     cli_crash.add,
+    cli_drill.add,
     _add_scan,
     cli_page.add,
     cli_guard.add_cost,

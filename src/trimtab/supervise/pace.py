@@ -12,9 +12,10 @@ from trimtab.supervise.settings import SuperviseSettings
 __all__ = ["StepPace"]
 
 MEDIAN_FACTOR = 3.0
-EXTRA_S = 10.0
+EXTRA_S = 8.0
 """A silence of `MEDIAN_FACTOR` x the median time between logged steps + `EXTRA_S` is a hang. Ours:
-the allowance covers the start of a collective's retry, and files that arrive late."""
+with the time between looks the whole stays within 10 s; it covers a collective that is retried and
+files that arrive late."""
 SECTION_FACTOR = 1.5
 """A section may take so many times its longest duration so far. Ours."""
 _MIN_GAPS = 5

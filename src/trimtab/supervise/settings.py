@@ -32,7 +32,7 @@ class SuperviseSettings:
 
     hang_after_s: float | None = None
     """Silence after the last new step that is a hang, seconds; None: learnt as 3 x the median time
-    between logged steps + 10 s."""
+    between logged steps + 8 s, so that a hang is told within 10 s more than three steps."""
     startup_s: float = 1800.0
     """Silence before the first step that is a hang, seconds; any output counts as a sign of life
     there. 0: never. Ours: compilation and loading of large models take minutes."""
