@@ -21,7 +21,10 @@ from trimtab.supervise.processes import TOKEN_NAME, terminate
 __all__ = ["LAUNCHERS", "Drilled", "drill", "drill_text"]
 
 JOB = Path(__file__).with_name("job.py")
-_TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0")
+_TORCHRUN = (
+    *("-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2"),
+    *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
+)
 
 LAUNCHERS = ("python", "torchrun", "torchrun alone")
 """The first two run under `trimtab supervise`; the last is torchrun's agent with 3 restarts."""
@@ -97,7 +100,7 @@ def _run(argv: Sequence[str], output: Path, limit_s: float) -> int | None:
     """Return the exit status; None where the time was up."""
     token = secrets.token_hex(8)
     with output.open("wb") as file:
-        environment = {**os.environ, TOKEN_NAME: token}
+        environment = {**os.environ, TOKEN_NAME: token, "GLOO_SOCKET_IFNAME": "lo"}
         process = subprocess.Popen(argv, stdout=file, stderr=file, env=environment)
         try:
             return process.wait(limit_s)
@@ -114,10 +117,9 @@ def _run(argv: Sequence[str], output: Path, limit_s: float) -> int | None:
 
 
 def _told(fault: Fault, launcher: str, folder: Path, run: Path, status: int | None) -> Drilled:
-    steps = [
-        (float(line.split()[0]), int(line.split()[1]))
-        for line in (folder / "steps").read_text().splitlines()
-    ]
+    log = folder / "steps"
+    lines = log.read_text().splitlines() if log.exists() else ["0.0 0"]  # it never began
+    steps = [(float(line.split()[0]), int(line.split()[1])) for line in lines]
     at = _fault_time(folder, steps)
     before = [(t, s) for t, s in steps if t <= at]
     back = next((i for i in range(1, len(steps)) if steps[i][1] <= steps[i - 1][1]), None)

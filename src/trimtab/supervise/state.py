@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trimtab.plan.authority import Authority
 from trimtab.supervise.ending import AttemptEnd
 from trimtab.supervise.pace import StepPace
 
@@ -82,6 +83,10 @@ class JobState:
     """The learning rate of the newest row, where the log has it."""
     proof: Proof | None = None
     """What the first row has to show; None: nothing, or it did."""
+    authority: Authority = field(default_factory=Authority)
+    """What may be done without a person."""
+    restarts: tuple[float, ...] = ()
+    """When restarts of the last 24 hours were ordered, at most 1,000."""
     resume_at: float = 0.0
     """When the next start is due."""
     numeric_restarts: int = 0

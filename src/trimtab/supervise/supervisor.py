@@ -144,7 +144,7 @@ class _Supervisor:
         self._job, self._settings, self._policy, self._alarm = job, settings, policy, alarm
         self._framework = find_framework(job.argv, settings.framework)
         self._queue: SimpleQueue[Event] = SimpleQueue()
-        self._state = JobState(excluded=settings.exclude_hosts)
+        self._state = JobState(excluded=settings.exclude_hosts, authority=policy.permissions)
         self._status: int | None = None
         self._child: Child | None = None
         self._pumps: tuple[Pump, ...] = ()

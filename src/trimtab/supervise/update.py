@@ -34,6 +34,8 @@ GAVE_UP_STATUS = 3
 """Exit status where the supervisor stopped the command itself and gave up: a person must look."""
 _BACKOFF_FACTOR = 2.0
 _MAX_REFUSED = 64
+_MAX_RESTARTS = 1000
+_DAY_S = 86400.0
 _STRIDES = 20
 """Rows after the checkpoint within which a changed start must show its first one. Ours."""
 
@@ -236,7 +238,8 @@ def _answered(
         return _again(settings, state, at, ending, because)
     if answer == "older-checkpoint":
         return _gave_up(state, ending, f"{because}, and there is no older one to try")
-    if answer == "exclude" and ending.host and ending.host not in state.excluded:
+    may_exclude = state.authority.permission("exclude-node") == "act"
+    if answer == "exclude" and may_exclude and ending.host not in ("", *state.excluded):
         state = replace(state, excluded=(*state.excluded, ending.host))
     if answer == "stop":
         return _gave_up(state, ending, because)
@@ -257,6 +260,11 @@ def _again(
         return _gave_up(
             state, ending, f"{state.failures} ends in a row without a new step, the last: {because}"
         )
+    recent = tuple(t for t in state.restarts if at - t < _DAY_S)
+    why_not = state.authority.why_not("restart", used_today=len(recent))
+    if why_not or state.authority.permission("restart", used_today=len(recent)) != "act":
+        return _gave_up(state, ending, why_not or "the policy asks a person for each restart")
+    state = replace(state, restarts=(*recent, at)[-_MAX_RESTARTS:])
     doubled = _BACKOFF_FACTOR ** max(state.failures - 1, 0)
     wait = min(settings.first_backoff_s * doubled, settings.longest_backoff_s)
     return replace(state, phase="waiting", resume_at=at + wait, stopping_for=None), (
