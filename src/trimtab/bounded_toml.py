@@ -1,7 +1,8 @@
 """TOML from outside, read within bounds on memory and nesting.
 
 `tomllib` keeps a table per part of a dotted key, and for each key as many tuples as it has parts: a
-line of 100 KB costs gigabytes; a number of 100,000 digits takes half a minute. A scan of the text in one pass refuses such a file before it is read.
+line of 100 KB costs gigabytes; a number of 100,000 digits takes half a minute. A scan of the text
+in one pass refuses such a file before it is read.
 """
 
 import re

@@ -29,7 +29,21 @@ class TrimtabError(Exception):
 
 
 class ReadError(TrimtabError):
-    """A file or directory cannot be read as what it should be."""
+    """A file or directory cannot be read as what it should be.
+
+    Attributes:
+        is_something_else: The file is whole and no log; among the files of a directory it is
+            passed over.
+    """
+
+    is_something_else = False
+
+    @classmethod
+    def of_no_log(cls, message: str) -> "ReadError":
+        """Return the error of a file that is whole and no log."""
+        error = cls(message)
+        error.is_something_else = True
+        return error
 
 
 class ConfigError(TrimtabError, ValueError):

@@ -72,6 +72,7 @@ _CONDITIONS = frozenset(
         "activation-reversal",
         "too-good",
         "signal-abnormal",
+        "held-out-worse",
     }
 )
 """Kinds that hold for a time in which other trouble comes and goes, each an incident of its own."""

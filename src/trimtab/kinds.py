@@ -187,6 +187,16 @@ KINDS: tuple[Kind, ...] = (
         rank=14,
     ),
     Kind(
+        name="held-out-worse",
+        title="worse on the fixed batches",
+        meaning=(
+            "the guard's fixed batches, read in eval mode, have got worse whatever the training"
+            " loss does"
+        ),
+        severity="warning",
+        rank=14,
+    ),
+    Kind(
         name="memorised",
         title="training data learned by heart",
         meaning="the training loss comes to nearly nothing, as of data that was fed many times",

@@ -47,7 +47,7 @@ SECRET_NAMES = (
 """The end of a name in lower case, its words joined by `_`."""
 
 WEAK_NAMES = (r"(?:\w+_)?token",)
-"""Names that are secrets where no word in them makes them a token of a text, and the value can be."""
+"""Secrets, unless a word in the name makes it a token of a text; and the value can be one."""
 
 WEBHOOK_NAMES = (r"(?:\w+_)?web_?hooks?(?:_?ur[li]s?)?",)
 """Names of addresses whose path is a secret; the host is kept."""

@@ -70,8 +70,8 @@ def plain(text: object, *, limit: int = 0) -> str:
     r"""Return text from a log as one harmless line; None is empty.
 
     Terminal escape sequences, control characters and characters that reorder or hide text are
-    taken out; blanks and line breaks become one blank; secrets are masked. `limit` > 0 cuts longer text with an
-    ellipsis.
+    taken out; blanks and line breaks become one blank; secrets are masked. `limit` > 0 cuts longer
+    text with an ellipsis.
 
     Example:
         >>> plain("loss\x1b[31m red\x1b[0m\r\nnext")

@@ -402,6 +402,24 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Entropy of the batch's own token counts, known before the step.",
     ),
     Signal(
+        name="yardstick_loss",
+        unit="nats/token",
+        bad="up",
+        doc="Mean loss of the guard's fixed batches in eval mode; a reward counts with minus.",
+    ),
+    Signal(
+        name="yardstick_evidence",
+        unit="nats",
+        bad="none",
+        doc="Log likelihood ratio that the fixed batches have got worse, sequential, paired.",
+    ),
+    Signal(
+        name="yardstick_rise",
+        unit="nats/token",
+        bad="none",
+        doc="Mean paired rise of the fixed batches over their newest readings.",
+    ),
+    Signal(
         name="host_memory_gib",
         unit="GiB",
         bad="up",
@@ -434,6 +452,42 @@ SIGNALS: tuple[Signal, ...] = (
         bad="none",
         doc="Largest weight decay in force, read from the optimizer.",
         aliases=("weight_decay", "train/weight_decay"),
+    ),
+    Signal(
+        name="momentum",
+        unit="1",
+        bad="none",
+        doc="Largest momentum in force, read from an optimizer such as SGD where it changes.",
+    ),
+    Signal(
+        name="clip_limit",
+        unit="1",
+        bad="none",
+        doc="Largest global gradient norm before the guard's factor, recorded where it changes.",
+    ),
+    Signal(
+        name="dropout",
+        unit="1",
+        bad="none",
+        doc="Largest dropout probability of the model's modules, recorded where it changes.",
+    ),
+    Signal(
+        name="trainable_parameters",
+        unit="count",
+        bad="none",
+        doc="Tensors of the model that require a gradient, recorded where that changes.",
+    ),
+    Signal(
+        name="eval_modules",
+        unit="count",
+        bad="none",
+        doc="Modules in eval mode when an update was made, recorded where that changes.",
+    ),
+    Signal(
+        name="unannounced_changes",
+        unit="count",
+        bad="none",
+        doc="Settings that changed before this step without being announced; absent: none.",
     ),
     Signal(
         name="perplexity",

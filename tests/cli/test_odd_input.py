@@ -98,7 +98,7 @@ def test_a_file_that_is_there_wins_over_an_attempt(run: Run, log: Path) -> None:
 
 
 def test_the_head_of_a_long_output_is_no_error(log: Path) -> None:
-    command = [sys.executable, "-m", "trimtab", "inspect", *[str(log)] * 40]
+    command = [sys.executable, "-m", "trimtab", "inspect", *[str(log)] * 8]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "0"}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None

@@ -1,6 +1,8 @@
 """`trimtab watch` and `inspect --follow`: a log that grows under our eyes."""
 
+import errno
 import http.server
+import itertools
 import json
 import os
 import signal
@@ -8,7 +10,7 @@ import socketserver
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +160,10 @@ def clipped_divergence() -> list[str]:
 def grow(
     path: Path, rows: list[str], capsys: pytest.CaptureFixture[str], *options: str
 ) -> list[dict[str, Any]]:
-    pieces = [appending(path, "".join(rows[i : i + 10])) for i in range(0, len(rows), 10)]
+    """Follow a log that is there up to a moment before the trouble, then grows by ten rows a look."""
+    path.write_text("".join(rows[:780]))
+    looks = [*range(780, 1000, 10), *range(1000, len(rows), 50), len(rows)]
+    pieces = [appending(path, "".join(rows[a:b])) for a, b in itertools.pairwise(looks)]
     follow(path, Scene(*pieces, start=0.0), *options)
     return said(capsys)
 
@@ -416,6 +421,33 @@ def test_a_path_that_cannot_be_looked_at_says_so(
     follow(path, Scene(start=0.0))
     (waiting,) = [n for n in said(capsys) if n["event"] == "waiting"]
     assert "cannot be looked at (Too many levels of symbolic links)" in waiting["text"]
+
+
+def test_a_folder_that_cannot_be_listed_for_a_moment_is_said_and_followed_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "run" / "train.jsonl"
+    log.parent.mkdir()
+    rows = log_text((200,)).splitlines(keepends=True)
+    log.write_text("".join(rows[:150]))
+    lists = Path.iterdir
+
+    def failing(path: Path) -> Iterator[Path]:
+        if path == log.parent:
+            raise OSError(errno.EIO, "Input/output error")
+        return lists(path)
+
+    scene = Scene(
+        lambda: monkeypatch.setattr(Path, "iterdir", failing),
+        lambda: monkeypatch.setattr(Path, "iterdir", lists),
+        appending(log, "".join(rows[150:])),
+        start=0.0,
+    )
+    follow(log.parent, scene)
+    notices = said(capsys)
+    (unseen,) = [n for n in notices if n["event"] == "unreadable"]
+    assert "cannot be looked at (Input/output error)" in unseen["text"]
+    assert [n["event"] for n in notices].count("found") == 1
 
 
 def test_half_a_number_at_the_end_is_not_believed(

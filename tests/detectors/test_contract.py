@@ -42,12 +42,14 @@ FINDS: dict[str, frozenset[Ability]] = {
     **{d.name: frozenset() for d in DOMAIN_DETECTORS},
     "signs": frozenset({"jump", "shift"}),
     "setting-change": frozenset(),
+    "unannounced-change": frozenset(),
     "never-learns": frozenset(),
     "rate-ended": frozenset(),
     "overfitting": frozenset(),
     "by-heart": frozenset(),
     "rough-start": frozenset(),
     "silent-nan": frozenset(),
+    "held-out": frozenset(),
 }
 CASES = tuple(
     ContractCase(

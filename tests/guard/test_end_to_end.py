@@ -178,6 +178,7 @@ def test_what_was_saved_between_onset_and_detection_is_poisoned_and_kept(
     assert left == [(60, "healthy", False), (120, "healthy", True)]
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_a_trial_resumes_before_the_trouble(
     tmp_path: Path, text: Text, sound: tuple[list[float], float]
 ) -> None:
@@ -342,12 +343,20 @@ def test_a_rate_that_nothing_cures_is_given_up_within_the_budget(
     assert o.guard.skipped_samples == ()
 
 
+@pytest.mark.slow
 def test_data_that_is_bad_to_the_end_is_given_up(tmp_path: Path, text: Text) -> None:
     o = guarded(bad_data(240, 480), text, tmp_path / "run")
     assert_gave_up(o, tmp_path / "run", wasted=0.65)
 
 
-@pytest.mark.parametrize("first", [STEPS - 12, STEPS - 5, STEPS - 1])
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(STEPS - 12, marks=pytest.mark.slow),
+        STEPS - 5,
+        pytest.param(STEPS - 1, marks=pytest.mark.slow),
+    ],
+)
 def test_trouble_in_the_last_steps_is_dealt_with_and_the_run_ends_on_its_step(
     tmp_path: Path, text: Text, first: int, sound: tuple[list[float], float]
 ) -> None:

@@ -143,7 +143,9 @@ def test_blooms_spike_is_trained_through_and_only_logged(tmp_path: Path, seed: i
 def test_a_wait_has_a_deadline_and_then_it_is_acted_on(tmp_path: Path) -> None:
     """The same spike, which stays half-way down instead of healing."""
     run = tmp_path / "run"
-    bloom(0, stays_at=3.2).run(run, patience_steps=8, healing_steps=32, bisect="never")
+    bloom(0, stays_at=3.2).run(
+        run, patience_steps=8, healing_steps=32, bisect="never", yardstick_share=0
+    )
     waits = [e for e in events_of(run, "decision") if e.data["what"] == "wait"]
     back = next(e for e in events_of(run, "decision") if e.data["what"].startswith("go back"))
     first = waits[0]
@@ -209,6 +211,7 @@ def test_a_run_is_stopped_with_a_reason_after_so_many_failed_recoveries(
             bisect="never",
             lr_factors=(0.5,),
             verify_steps=32,
+            yardstick_share=0,  # only the number is ill, which the yardstick sees
         )
     assert stopped.value.code == 3
     verdict = json.loads((run / "verdict.json").read_text(encoding="utf-8"))

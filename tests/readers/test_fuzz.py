@@ -14,7 +14,7 @@ from trimtab.errors import ReadError
 from trimtab.readers import read_each
 from trimtab.signals import derive
 
-QUICK = 2_500
+QUICK = 1_000
 BLOCK = 10_000
 MEMORY_KIB = 400 << 10
 

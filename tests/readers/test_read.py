@@ -89,6 +89,27 @@ def test_a_run_directory_is_one_record_with_its_lineage(tmp_path: Path) -> None:
     assert record.facts == {"clip": 0.5, "lr": 1e-3}
 
 
+@pytest.mark.parametrize("is_there", [True, False])
+def test_rows_before_an_attempt_whose_rows_were_lost_stay_on_the_lineage(
+    is_there: bool, tmp_path: Path
+) -> None:
+    root = make_run(tmp_path / "run")
+    lost = root / "signals" / "1.2.jsonl"
+    lost.write_text("") if is_there else lost.unlink()
+    journal = root / "journal.jsonl"
+    journal.write_text(
+        journal.read_text().replace(
+            '"parent": "1.0", "parent_step": 5', '"parent": "1.2", "parent_step": 5'
+        )
+    )
+    record = read_run(root)
+    assert [(a.number, a.parent, a.parent_step) for a in record.attempts] == [
+        ("1.0", None, None),
+        ("1.10", "1.0", 4.0),
+    ]
+    assert record.step[record.lineage_rows()].tolist() == [1, 2, 3, 4, 6, 7]
+
+
 def test_samples_without_a_journal_are_read_in_order(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run")
     (run / "journal.jsonl").unlink()

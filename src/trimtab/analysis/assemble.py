@@ -153,7 +153,8 @@ def _bound_note(found: Sequence[Incident]) -> tuple[str, ...]:
 
 def _coverage(record: RunRecord, events: Sequence[Event]) -> Coverage | None:
     """Return which steps a guard judged; None for a run without a guard's journal."""
-    if not any(e.event == "attempt" for e in events) or not record.num_rows:
+    guarded = any(e.event == "attempt" and not e.data.get("adopted") for e in events)
+    if not guarded or not record.num_rows:
         return None
     return coverage_of(events, int(record.step[-1]))
 

@@ -147,8 +147,8 @@ INJECTED_FAULTS: tuple[InjectedFault, ...] = (
     ),
 )
 """Lengths are those of the faults that people report: a few bad batches, a level that stays, a
-drift of a few hundred records. Large sizes are those that a person sees in a picture at once, and twice to four
-times the bars of the rules: one that works has no reason to miss them."""
+drift of a few hundred records. Large sizes are those that a person sees in a picture at once, and
+twice to four times the bars of the rules: one that works has no reason to miss them."""
 
 
 def noise_of(record: RunRecord, signal: str) -> float:

@@ -83,7 +83,7 @@ class FaultPower:
     sigma: float
     """The noise, on the signal's scale."""
     smallest: float | None
-    """Smallest size seen with 95 %, in standard deviations; None: too many large ones are missed."""
+    """Smallest size seen with 95 %, standard deviations; None: too many large ones are missed."""
     share: float
     """How often that size is seen; below 0.95 in a log with places that are blind to any size."""
     within_rows: int | None

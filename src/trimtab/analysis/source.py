@@ -160,7 +160,8 @@ def account_of(
         judge: The detectors to use; None: the built-in ones with their own settings.
         read_s: How long reading took, seconds.
         hindsight: Whether rules that need later rows apply; False while the log still grows.
-        tester: What injects faults into copies of the rows, kept while a log grows; None: a new one.
+        tester: What injects faults into copies of the rows, kept while a log grows; None: a new
+        one.
     """
     beside = beside or Beside()
     if not path:

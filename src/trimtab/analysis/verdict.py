@@ -286,7 +286,8 @@ def _cannot_tell(
                 f.fault.title.split(" ", 1)[1].replace("rise", "rises").replace("spike", "spikes")
             )
             said.append(
-                f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} cannot be told from noise"
+                f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} cannot be told"
+                " from noise"
             )
     said += [f"no {_BLIND[name]} is logged" for name in MAIN_SIGNALS if name not in record.columns]
     return tuple(said)

@@ -14,6 +14,8 @@ from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import document_of, run_to_json
 from trimtab.analysis.source import account_or_fault, read_beside, read_source
 from trimtab.analysis.verdict import RunJudgement
+from trimtab.chronicle.lineage import lineage_of
+from trimtab.chronicle.stitched import Along, StitchedCurve, stitched
 from trimtab.detectors.contract import Detector
 from trimtab.detectors.judge import make_judge
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
@@ -145,6 +147,33 @@ class Analysis:
             raise MissingExtraError("Analysis.to_pandas()", "frames") from error
         rows = [_row(run, incident) for run in self.runs for incident in run.incidents]
         return pandas.DataFrame(rows, columns=list(_ROW))
+
+    def stitched(
+        self,
+        *,
+        run: int = 0,
+        along: Along = "step",
+        first: float | None = None,
+        last: float | None = None,
+        dead: bool = False,
+    ) -> StitchedCurve:
+        """Return the effective curve of one run: the rows that led to its end, without overlap.
+
+        Args:
+            run: Index of the run in `runs`.
+            along: What its axis counts: `step`, `tokens` or `time`.
+            first: Leave out rows before this point of the axis.
+            last: Leave out rows behind it.
+            dead: Also give the rows that a rollback undid, marked as such.
+
+        Raises:
+            ConfigError: `along` asks for what the run does not log.
+        """
+        account = self.runs[run]
+        tree = lineage_of(account.events, account.record)
+        return stitched(
+            account.record, lineage=tree, along=along, first=first, last=last, dead=dead
+        )
 
     def plot(self, *, run: int = 0) -> "Figure":
         """Draw the main signals of one run with its incidents.

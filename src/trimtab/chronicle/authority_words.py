@@ -47,6 +47,6 @@ def authority_words(event: Event) -> str:
 
 def _change(d: Mapping[str, object]) -> str:
     name, where = plain(d.get("setting")), plain(d.get("where"))
-    return f"{name} {plain(d.get('before'))} → {plain(d.get('after'))}" + (
+    return f"{name} {plain(d.get('old'))} → {plain(d.get('new'))}" + (
         f" ({where})" if where else ""
     )

@@ -53,6 +53,7 @@ EVENTS = (
     "checkpoint",  # saved, graded, pinned
     "fault",  # a fault of trimtab's own; the guard dropped to observe
     "rearmed",  # protection is back: where, since_step, steps_not_judged, why
+    "yardstick",  # fixed batches read in eval mode: losses, those of an older state, evidence
     "note",  # free text with an author
     "owner",  # a process took the run: pid, host, owner (random)
     "repair",  # `trimtab journal check --repair` mended this file: what came back, what is lost
@@ -60,7 +61,7 @@ EVENTS = (
     "dismiss",  # a person called an incident fine: kind, severity, onset, why; undo takes it back
     "staged",  # an action waits for a person: id, what, classes, cost_steps, undo, deadline_s
     "answered",  # a staged action was approved, denied, decided by its deadline, or withdrawn
-    "setting-changed",  # a setting changed that nobody announced: setting, before, after
+    "setting-changed",  # a setting changed that nobody announced: setting, old, new
     "expected",  # a change was announced: what, from_step, until
     "shadow",  # what `act` would have done, and what came instead
     "end",  # the run finished

@@ -6,7 +6,6 @@ as it really was. Derived from the journal alone (and the record, where given); 
 left out, and text from the run is escaped.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
@@ -18,6 +17,15 @@ from trimtab.chronicle.authority_words import AUTHORITY_EVENTS, authority_words
 from trimtab.chronicle.changes import changes_of
 from trimtab.chronicle.coverage import coverage_of, rearmed_words
 from trimtab.chronicle.journal import Event
+from trimtab.chronicle.lineage import Lineage
+from trimtab.chronicle.logbook_parts import (
+    attempt_header,
+    attempt_outcomes,
+    note_lines,
+    overview,
+    register,
+)
+from trimtab.chronicle.markdown import md
 from trimtab.masking import masked
 from trimtab.record import Attempt, RunRecord
 from trimtab.text import (
@@ -33,6 +41,9 @@ from trimtab.text import (
 
 __all__ = ["event_lines", "render_logbook"]
 
+_MOST_MOVED = 8
+"""Files of a rollback that a line names; the record of the rollback has all."""
+
 
 @dataclass
 class _Chapter:
@@ -44,7 +55,12 @@ class _Chapter:
 
 
 def render_logbook(
-    events: Iterable[Event], record: RunRecord | None = None, *, files: str = ""
+    events: Iterable[Event],
+    record: RunRecord | None = None,
+    *,
+    files: str = "",
+    lineage: Lineage | None = None,
+    pictures: Mapping[str, str] | None = None,
 ) -> str:
     """Return the logbook of a run as Markdown.
 
@@ -53,17 +69,28 @@ def render_logbook(
         record: Samples of the run, for steps, settings and the learning rate in force; None if
             there are none at hand.
         files: Where raw logs and curves lie, as Markdown; see `trimtab.chronicle.links`.
+        lineage: With it each attempt has a header, and the tables of attempts, hypotheses, bugs,
+            failures and lost time are there.
+        pictures: Number of an attempt -> address of its picture; "" is the picture of all.
     """
     told = tuple(events)
+    shots = pictures or {}
     blocks = [_title(told, record)]
+    if lineage is not None:
+        blocks.append(overview(lineage, shots.get("", "")))
     known = {a.number: a for a in record.attempts} if record is not None else {}
     kept = {str(e.data["kept_attempt"]) for e in told if e.data.get("kept_attempt")}
     shown = _one_per_incident(told)
-    blocks += [_chapter(c, known, kept=kept) for c in _chapters(shown)]
-    blocks.append(_verdicts("What worked", told, ("worked",)))
-    blocks.append(_verdicts("What did not", told, ("did not",)))
-    blocks.append(_verdicts("Unclear", told, ("unclear", "")))
+    blocks += [
+        _chapter(c, known, kept=kept, lineage=lineage, picture=shots.get(c.number, ""))
+        for c in _chapters(shown)
+    ]
+    blocks.append(_verdicts("What worked", told, ("worked",), lineage))
+    blocks.append(_verdicts("What did not", told, ("did not",), lineage))
+    blocks.append(_verdicts("Unclear", told, ("unclear", ""), lineage))
     blocks.append(_changes(told))
+    if lineage is not None:
+        blocks.append(register(lineage))
     blocks.append(_learning_rate(record))
     blocks.append(files)
     return "\n\n".join(b for b in blocks if b) + "\n"
@@ -94,29 +121,27 @@ def _one_per_incident(events: Iterable[Event]) -> list[Event]:
     return shown
 
 
-def _md(value: object) -> str:
-    """Return text as one line of Markdown in which nothing is markup, HTML included."""
-    line = re.sub(r"([\\`*_{}\[\]<>#|~!])", r"\\\1", plain(value))
-    line = re.sub(r"^([-+=]|\d+[.)])(?=\s|$)", lambda m: m[1][:-1] + "\\" + m[1][-1], line)
-    return line.replace("&", "&amp;")
-
-
 def _title(events: Sequence[Event], record: RunRecord | None) -> str:
     start = next((e for e in events if e.event == "start"), None)
     end = next((e for e in reversed(events) if e.event == "end"), None)
-    lines = ["# Logbook" + (f" of {_md(record.source)}" if record is not None else "")]
+    lines = ["# Logbook" + (f" of {md(record.source)}" if record is not None else "")]
     facts = []
+    if start is not None and start.data.get("adopted"):
+        paths = _several(start.data.get("paths"))
+        shown = ", ".join(md(p) for p in paths[:4]) + (" …" if len(paths) > 4 else "")
+        facts.append(f"adopted from {shown} on {md(start.t[:10])}")
+        events = [e for e in events if e.event in ("end",)]
     if events:
         facts.append(f"{_when(events[0])} to {_when(events[-1])} UTC")
     if end is not None:
-        reason = f": {_md(end.data['reason'])}" if end.data.get("reason") else ""
+        reason = f": {md(end.data['reason'])}" if end.data.get("reason") else ""
         facts.append(f"ended at step {number(end.data.get('final_step', end.step))}{reason}")
     elif events:
         facts.append(f"no end is recorded; last event at step {number(events[-1].step)}")
-    else:
+    elif not facts:
         facts.append("The journal holds no events.")
-    if record is not None and record.num_rows:
-        facts.append(_md(coverage_of(events, int(record.step[-1])).text()))
+    if record is not None and record.num_rows and events:
+        facts.append(md(coverage_of(events, int(record.step[-1])).text()))
     facts = [fact for fact in facts if fact]
     lines.append(" · ".join(facts))
     if start is not None:
@@ -131,21 +156,21 @@ def _listed(title: str, values: object) -> str:
     """Return settings as a list: a line of what is plain, and one for each group."""
     if not isinstance(values, Mapping):
         text = values_text(values)
-        return f"{title}: {_md(text)}" if text else ""
+        return f"{title}: {md(text)}" if text else ""
     groups = {k: v for k, v in values.items() if isinstance(v, Mapping)}
     rest = values_text({k: v for k, v in values.items() if k not in groups})
     if not groups:
-        return f"{title}: {_md(rest)}" if rest else ""
+        return f"{title}: {md(rest)}" if rest else ""
     items = [rest] if rest else []
     for name, group in groups.items():
         parts = [t for t in (values_text({k: v}) for k, v in group.items()) if t]
         packed = [", ".join(parts[i : i + 6]) for i in range(0, len(parts), 6)]
         items += [f"{plain(name)}: {line}" for line in packed]
-    return f"{title}:\n\n" + "\n".join(f"- {_md(item)}" for item in items)
+    return f"{title}:\n\n" + "\n".join(f"- {md(item)}" for item in items)
 
 
 def _when(event: Event) -> str:
-    return _md(event.t[:19].replace("T", " "))
+    return md(event.t[:19].replace("T", " "))
 
 
 def _chapters(events: Iterable[Event]) -> list[_Chapter]:
@@ -175,7 +200,12 @@ def _chapters(events: Iterable[Event]) -> list[_Chapter]:
 
 
 def _chapter(
-    chapter: _Chapter, known: Mapping[str, Attempt], *, kept: AbstractSet[str] = frozenset()
+    chapter: _Chapter,
+    known: Mapping[str, Attempt],
+    *,
+    kept: AbstractSet[str] = frozenset(),
+    lineage: Lineage | None = None,
+    picture: str = "",
 ) -> str:
     opening: Mapping[str, object] = chapter.opening.data if chapter.opening is not None else {}
     recorded = known.get(chapter.number)
@@ -185,14 +215,23 @@ def _chapter(
         parent_step = recorded.parent_step
     kind = "Trial" if opening.get("trial", recorded is not None and recorded.trial) else "Attempt"
     at = f" @ {number(parent_step)}" if parent_step is not None else ""
-    title = f"{kind} {_md(chapter.number)}" if chapter.number else "Start"
+    title = f"{kind} {md(chapter.number)}" if chapter.number else "Start"
     if chapter.number in kept and kind == "Trial":
         title += ", kept"
-    parts = [f"## {title}" + (f" (parent {_md(parent)}{at})" if parent else "")]
+    told = lineage.get(chapter.number) if lineage is not None else None
+    if told is not None and told.kind == "ablation":
+        title = title.replace("Trial", "Ablation", 1)
+    parts = [f"## {title}" + (f" (parent {md(parent)}{at})" if parent else "")]
+    if told is not None and lineage is not None:
+        parts.append(attempt_header(told, lineage))
+    if picture:
+        parts.append(f"![{md(title)}]({picture})")
     why = opening.get("why") or (recorded.why if recorded else "")
+    if told is not None and told.why:
+        why = told.why + (f" ({told.decided_by})" if told.decided_by else "")
     if why:
-        parts.append(f"Why: {_md(why)}")
-    differs = _differences(recorded, known.get(str(parent)))
+        parts.append(f"Why: {md(why)}")
+    differs = _differences(recorded, known.get(str(parent))) if told is None else ""
     if differs:
         parts.append(f"{'Same but' if parent else 'Settings'}: {differs}")
     lines = [line for event in chapter.events for line in event_lines(event)]
@@ -209,8 +248,8 @@ def _differences(attempt: Attempt | None, parent: Attempt | None) -> str:
     before = parent.settings if parent is not None else {}
     changed = {k: v for k, v in own.items() if before.get(k) != v}
     return ", ".join(
-        f"{_md(plain(k).replace('_', ' '))} "
-        f"{_md(masked(before[k], name=k)) + ' → ' if k in before else ''}{_md(masked(v, name=k))}"
+        f"{md(plain(k).replace('_', ' '))} "
+        f"{md(masked(before[k], name=k)) + ' → ' if k in before else ''}{md(masked(v, name=k))}"
         for k, v in changed.items()
     )
 
@@ -222,56 +261,56 @@ def event_lines(event: Event) -> Iterator[str]:
     if event.event == "incident":
         yield from _incident(at, d)
     elif event.event == "decision":
-        yield f"{at} decided: {_md(d.get('what', 'unsaid'))}" + _because(d.get("why"))
-        yield from (f"  - evidence: {_md(reworded(e))}" for e in _several(d.get("evidence")))
+        yield f"{at} decided: {md(d.get('what', 'unsaid'))}" + _because(d.get("why"))
+        yield from (f"  - evidence: {md(reworded(e))}" for e in _several(d.get("evidence")))
     elif event.event == "action":
-        yield f"{at} done: {_md(action_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
+        yield f"{at} done: {md(action_words(event.step, d)) or 'unsaid'}" + _because(d.get("why"))
     elif event.event == "outcome":
         yield (
-            f"{at} outcome of {_md(words(d.get('remedy')) or 'this')}:"
-            f" **{_md(verdict_text(d)[0])}**" + _because(_result(d))
+            f"{at} outcome of {md(words(d.get('remedy')) or 'this')}:"
+            f" **{md(verdict_text(d)[0])}**" + _because(_result(d))
         )
     elif event.event == "fault":
-        where = f" in {_md(d['where'])}" if d.get("where") else ""
+        where = f" in {md(d['where'])}" if d.get("where") else ""
         old = "" if "why" in d else "; the guard dropped to observe"
-        yield f"{at} fault of trimtab's own{where}: {_md(d.get('error', 'unsaid'))}{old}"
+        yield f"{at} fault of trimtab's own{where}: {md(d.get('error', 'unsaid'))}{old}"
     elif event.event == "rearmed":
-        yield f"{at} {_md(rearmed_words(d))}"
+        yield f"{at} {md(rearmed_words(d))}"
     elif event.event in AUTHORITY_EVENTS:
-        yield f"{at} {_md(authority_words(event))}"
-    elif event.event in ("hang", "restart", "gave-up"):
-        told = _md(d.get("class", ""))
-        named = f"{event.event} ({told})" if told else event.event
-        back = f"; goes on from {_md(d['checkpoint'])}" if d.get("checkpoint") else ""
-        yield f"{at} {named}: {_md(d.get('why', 'unsaid'))}{back}"
+        yield f"{at} {md(authority_words(event))}"
     elif event.event == "repair":
-        back = ", ".join(_md(name) for name in _several(d.get("brought_back")))
+        back = ", ".join(md(name) for name in _several(d.get("brought_back")))
         yield f"{at} the journal was repaired" + (f"; brought back: {back}" if back else "")
-        yield from (f"  - lost: {_md(text)}" for text in _several(d.get("lost")))
+        yield from (f"  - lost: {md(text)}" for text in _several(d.get("lost")))
     elif event.event == "resume":
         yield f"{at} resumed" + _because(values_text(d))
     elif event.event == "dismiss":
-        onset = f"the {_md(words(d.get('kind')))} of {_md(number(d.get('onset')))}"
+        onset = f"the {md(words(d.get('kind')))} of {md(number(d.get('onset')))}"
         said = f"no longer dismissed: {onset}" if d.get("undo") else f"dismissed: {onset}"
         yield f"{at} {said}" + _because(d.get("why"))
     elif event.event == "note":
-        yield f"{at} note: {_md(values_text(d))}"
+        yield from note_lines(at, d)
+    elif event.event in ("restart", "gave-up", "hang"):
+        failure = f" after {md(words(d['class']))}" if d.get("class") else ""
+        yield f"{at} {md(words(event.event))}{failure}" + _because(d.get("why"))
+    elif event.event == "rollback":
+        yield from _surgery(at, event)
 
 
 def _incident(at: str, d: Mapping[str, object]) -> Iterator[str]:
-    headline = _md(d.get("headline") or words(d.get("kind")) or "incident")
+    headline = md(d.get("headline") or words(d.get("kind")) or "incident")
     if d.get("state") == "closed":
         yield f"{at} over: {headline}"
         return
-    severity = f"{_md(d['severity'])}: " if d.get("severity") else ""
+    severity = f"{md(d['severity'])}: " if d.get("severity") else ""
     yield f"{at} {severity}{headline}"
     if d.get("precursor") is not None:
-        yield f"  - first sign at {_md(number(d['precursor']))}"
+        yield f"  - first sign at {md(number(d['precursor']))}"
     for cause in _several(d.get("causes")):
         if isinstance(cause, Mapping):
             confidence = cause.get("confidence")
             share = f" ({confidence:.2f})" if is_number(confidence) else ""
-            yield f"  - perhaps {_md(words(cause.get('cause', 'unknown')))}{share}" + _because(
+            yield f"  - perhaps {md(words(cause.get('cause', 'unknown')))}{share}" + _because(
                 "; ".join(reworded(e) for e in _several(cause.get("evidence")))
             )
 
@@ -283,7 +322,7 @@ def _several(value: object) -> tuple[object, ...]:
 
 
 def _because(why: object) -> str:
-    return f" — {_md(why)}" if why else ""
+    return f" — {md(why)}" if why else ""
 
 
 def _result(d: Mapping[str, object]) -> str:
@@ -298,20 +337,27 @@ def _checkpoints(events: Sequence[Event]) -> str:
     for e in saved:
         grade = plain(e.data.get("grade") or "ungraded")
         grades[grade] = grades.get(grade, 0) + 1
-    graded = ", ".join(f"{count} {_md(grade)}" for grade, count in grades.items())
+    graded = ", ".join(f"{count} {md(grade)}" for grade, count in grades.items())
     return (
         f"- {len(saved)} checkpoint{'s' * (len(saved) != 1)} ({graded}), the last at"
         f" {number(saved[-1].step)}"
     )
 
 
-def _verdicts(title: str, events: Sequence[Event], verdicts: tuple[str, ...]) -> str:
+def _verdicts(
+    title: str,
+    events: Sequence[Event],
+    verdicts: tuple[str, ...],
+    lineage: Lineage | None = None,
+) -> str:
     rows = [
-        f"| {_md(words(e.data.get('remedy')) or 'unsaid')} | {_md(e.attempt)} @ {number(e.step)} |"
-        f" {_md(_result(e.data)) or '—'} |"
+        f"| {md(words(e.data.get('remedy')) or 'unsaid')} | {md(e.attempt)} @ {number(e.step)} |"
+        f" {md(_result(e.data)) or '—'} |"
         for e in events
         if e.event == "outcome" and plain(e.data.get("verdict") or "") in verdicts
     ]
+    if lineage is not None:
+        rows += attempt_outcomes(lineage, verdicts[0])
     if not rows:
         return ""
     return (
@@ -321,7 +367,7 @@ def _verdicts(title: str, events: Sequence[Event], verdicts: tuple[str, ...]) ->
 
 
 def _changes(events: Sequence[Event]) -> str:
-    rows = [f"| {' | '.join(_md(cell) or '—' for cell in row)} |" for row in changes_of(events)]
+    rows = [f"| {' | '.join(md(cell) or '—' for cell in row)} |" for row in changes_of(events)]
     if not rows:
         return ""
     head = "| change | attempt @ step | label | metrics |\n| --- | --- | --- | --- |\n"
@@ -356,7 +402,7 @@ def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
     shown.update(int(i) + 1 for i in changed)
     lines = [
         f"| {number(float(record.step[rows[i]]))} |"
-        f" {_md(record.attempts[int(record.attempt[rows[i]])].number)} |"
+        f" {md(record.attempts[int(record.attempt[rows[i]])].number)} |"
         f" {number(float(column.values[rows[i]]))} |"
         for i in _without_repeats(sorted(shown), record.attempt[rows], column.values[rows])
     ]
@@ -364,3 +410,28 @@ def _learning_rate(record: RunRecord | None, *, num_rows: int = 12) -> str:
         "## Learning rate as it was\n\n| step | attempt | learning rate |\n| ---: | --- | ---: |\n"
         + "\n".join(lines)
     )
+
+
+def _surgery(at: str, event: Event) -> Iterator[str]:
+    """Yield what `trimtab rollback` did to the folders of a run."""
+    d = event.data
+    back = f" from {md(number(d['from_step']))}" if is_number(d.get("from_step")) else ""
+    undone = str(d.get("state", "")).startswith("und")
+    deed = "rollback taken back: it went" if undone else "rolled back"
+    by = f" by {md(d['by'])}" if d.get("by") else ""
+    to = md(number(d.get("to_step", event.step)))
+    yield f"{at} {deed}{back} to {to}{by}" + _because(d.get("why"))
+    moved = [m for m in _several(d.get("moved")) if isinstance(m, Mapping)]
+    if moved:
+        names = [md(plain(m.get("from"), limit=120)) for m in moved[:_MOST_MOVED]]
+        more = f" and {len(moved) - _MOST_MOVED} more" if len(moved) > _MOST_MOVED else ""
+        yield f"  - moved aside: {', '.join(names)}{more}"
+    for pointer in _several(d.get("pointers")):
+        if isinstance(pointer, Mapping):
+            yield f"  - {md(pointer.get('path'))} reads {md(pointer.get('told'))}"
+    for key, said in (("archive", "events archived in"), ("commit", "committed as")):
+        if d.get(key):
+            yield f"  - {said} {md(d[key])}"
+    cut = [md(plain(x, limit=120)) for x in _several(d.get("logs_cut"))]
+    if cut:
+        yield f"  - events after it left: {', '.join(cut[:_MOST_MOVED])}"

@@ -38,6 +38,8 @@ _COMMANDS = (
     "scan",
     "rollback",
     "chronicle",
+    "adopt",
+    "note",
     "journal",
     "report",
     "lab",

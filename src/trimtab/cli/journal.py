@@ -137,8 +137,8 @@ def _told(
         yield f"repaired; the run can be started. The damaged journal is kept: {kept}"
     elif check.refuses:
         yield (
-            f"the run does not start with it; mend it: trimtab journal check {shlex.quote(str(check.path.parent))}"
-            + (" --repair")
+            "the run does not start with it; mend it: trimtab journal check"
+            f" {shlex.quote(str(check.path.parent))}" + (" --repair")
         )
 
 

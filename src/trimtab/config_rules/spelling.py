@@ -143,7 +143,7 @@ def _assigned(settings: Settings, key: str, text: str) -> str:
 
 
 def _as_yaml(settings: Settings, text: str) -> str:
-    """Return `2e-5` as `2.0e-5` for a YAML file: YAML 1.1 reads a number without a point as text."""
+    """Return `2e-5` as `2.0e-5` for a YAML file: YAML 1.1 reads numbers without a point as text."""
     if not settings.path.lower().endswith((".yaml", ".yml")):
         return text
     return re.sub(r"(?<![\w.])(\d+)(e)([-+]?)(\d+)", _with_point, text)

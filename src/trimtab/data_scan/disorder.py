@@ -173,7 +173,7 @@ def is_shuffled_words(raw: bytes) -> bool:
 
 
 def _has_sentences(text: str) -> bool:
-    """Return whether capitals stand at the beginnings of sentences; False where none can be told."""
+    """Return whether capitals stand where sentences begin; False where none can be told."""
     begins = [text[found.end()].isupper() for found in _SENTENCE_END.finditer(text)]
     words = [text[found.start()].isupper() for found in _WORD.finditer(text)]
     if len(begins) < _MIN_SENTENCES:

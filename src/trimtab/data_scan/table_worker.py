@@ -1,4 +1,4 @@
-"""Process that reads Parquet and Arrow files for a scan: `python -m trimtab.data_scan.table_worker`.
+"""Process that reads Parquet and Arrow for a scan: `python -m trimtab.data_scan.table_worker`.
 
 pyarrow trusts much of what a file says of itself: a damaged one can end the process. It ends this
 one, and the scan goes on. Requests come as lines of JSON on stdin, one file each; blocks of its

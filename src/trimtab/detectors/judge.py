@@ -40,6 +40,7 @@ from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
+from trimtab.detectors.held_out import HeldOutDetector
 from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
 from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lr_change import LrChangeDetector
@@ -58,6 +59,7 @@ from trimtab.detectors.settings import load_detectors, with_thresholds
 from trimtab.detectors.silent_nan import SilentNanDetector
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
+from trimtab.detectors.unannounced_change import UnannouncedChangeDetector
 from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.kinds import KIND_BY_NAME, SEVERITIES
 from trimtab.record import RunRecord
@@ -84,12 +86,14 @@ DETECTORS: tuple[AnyDetector, ...] = (
     *DOMAIN_DETECTORS,
     LevelDetector(name="signs", signals=CALM_SIGNALS),
     SettingChangeDetector(),
+    UnannouncedChangeDetector(),
     NeverLearnsDetector(),
     RateEndedDetector(),
     OverfittingDetector(),
     LearnedByHeartDetector(),
     RoughStartDetector(),
     SilentNanDetector(),
+    HeldOutDetector(),
 )
 """The built-in detectors with their default settings."""
 

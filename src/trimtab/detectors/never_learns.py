@@ -32,7 +32,7 @@ _MOST_BLOCKS = 32
 _FIRST_BLOCK = 3
 _CLASSES = (2, 3, 4, 10, 26, 27, 50, 64, 80, 97, 100, 101, 112, 113, 114, 200, 256, 257, 258, 365, 512,
             1000, 1001, 1024, 2048, 4096, 8192)  # fmt: skip
-"""Usual numbers of classes: pairs, digits, letters, bytes, image sets, primes of modular arithmetic.
+"""Usual numbers of classes: pairs, digits, letters, bytes, image sets, primes in arithmetic tasks.
 Few among the small ones, where every level would be near one."""
 _SURELY_A_GUESS = 9.0
 """Above ln 8,103 there are only vocabularies, and no trained model is that bad."""

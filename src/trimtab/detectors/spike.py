@@ -10,8 +10,8 @@ in) opens an episode and freezes level and sigma. Two such rows within three mak
 do two more that are half as far; a single one is a spike only at 5 times that largest |z|, else an
 outlier, worth a note and no alarm. A spike of up to four rows is an alarm only where it lies far
 out (z > 10) and took three rows until the first within 2 sigma: an odd batch is over at once, a
-loss that has to be learned back is not. The episode closes after three rows back at the level; after
-`timeout_rows` the new level is accepted, which is reported once.
+loss that has to be learned back is not. The episode closes after three rows back at the level;
+after `timeout_rows` the new level is accepted, which is reported once.
 
 Blind to a rise that is spread over more than about ten rows: see `level`.
 """

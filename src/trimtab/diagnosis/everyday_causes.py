@@ -81,10 +81,14 @@ EVERYDAY: tuple[CauseEntry, ...] = (
     ),
     CauseEntry(
         id="setting-changed",
-        title="a setting was changed: weight decay, batch or a decay rate",
+        title="a setting was changed: weight decay, dropout, batch or a decay rate",
         modes=("F27", "F29"),
         prior=_RARE,
-        rules=_plain("setting-change", says="the log shows the setting at another value"),
+        rules=_plain(
+            "setting-change",
+            "unannounced-change",
+            says="the log shows the setting at another value",
+        ),
         look_alikes=("code-or-resume-change", "learning-rate-jump"),
         test="compare the settings of the launch, and of a resume, with those of the run before",
         remedies=("restore-settings", "roll-back"),

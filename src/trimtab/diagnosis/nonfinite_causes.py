@@ -1,4 +1,4 @@
-"""Causes of a loss that is not finite without any dynamics: the batch, the formula, a passing fault.
+"""Causes of a non-finite loss without any dynamics: the batch, the formula, a passing fault.
 
 A log alone seldom separates them from each other; it does separate them from a rate that is too
 high, which stirs the norms first, and from hardware, which has to differ from rank to rank.

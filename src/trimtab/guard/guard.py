@@ -22,11 +22,12 @@ from trimtab.guard.recording.row_sync import RowSync
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.state.checkpoint_store import bring_records, holds_run
 from trimtab.guard.state.external_checkpoint import companion_of
+from trimtab.guard.state.optimizers import one_optimizer, one_scheduler
 from trimtab.guard.state.training_state import Training
 from trimtab.plan.policy import Mode, Policy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     import torch
@@ -68,7 +69,7 @@ class Guard:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         *,
         data: DataLoader[object],
         run: str | Path,
@@ -90,18 +91,21 @@ class Guard:
         detectors: Iterable[Detector[Any] | str] = (),
         thresholds: Mapping[str, float] | None = None,
         say: Callable[[str], None] | None = None,
+        validate: Iterable[Any] | Callable[[], Mapping[str, tuple[float, str]]] | None = None,
     ) -> None:
         """Take over a run; nothing of it is changed before the first step.
 
         Args:
             model: The module that is trained.
-            optimizer: Its optimizer; parameters in its groups are clipped and measured.
+            optimizer: Its optimizer, or a list of several (Muon for the matrices, AdamW for the
+                rest) that make one step together; parameters in its groups are clipped and
+                measured.
             data: A DataLoader over a map-style dataset, or a stream (`guard.streams` says which and
                 with what limits); its order is kept exactly.
             run: Run directory; a run that is in it goes on from its newest healthy checkpoint.
             mode: observe, advise or act; default: the policy's.
             policy: Settings; default: `Policy()`.
-            scheduler: Learning-rate scheduler; stepped by `step()`.
+            scheduler: Learning-rate scheduler, or a list of several; stepped by `step()`.
             scaler: `torch.amp.GradScaler`; used by `backward()` and `step()`.
             clip: Largest global gradient norm; None: no clipping.
             steps: Effective steps of the whole run, going through the data as often as needed;
@@ -126,6 +130,11 @@ class Guard:
             thresholds: `detector.setting` -> number, such as `{"spike.threshold_sigma": 8}`.
             say: Shows one line to the user; default: standard error. In `observe` only the start,
                 the end, and each incident once.
+            validate: What the yardstick reads: a loader of held-out batches, which come through
+                your loop with `guard.phase == "probe"` and the model in eval mode; or a function
+                that evaluates the model itself and returns {name: (value, "up" or "down")}, the
+                good direction, the first of which is judged. Default: copies of a few batches from
+                the end of the data order. `Policy(yardstick_share=0)` switches it off.
 
         Raises:
             ConfigError: A setting is impossible, or the data cannot be rewound.
@@ -136,6 +145,7 @@ class Guard:
         policy = Policy() if policy is None else policy
         directory = RunDirectory(arguments.run_folder(run))
         setup_checks.check_objects(model, optimizer, scheduler, policy)
+        optimizer, scheduler = one_optimizer(optimizer), one_scheduler(scheduler)
         policy = replace(policy, mode=mode) if mode is not None else policy
         setup_checks.check_arguments(optimizer, clip, steps, scheduler, accumulate)
         judge = make_judge(detectors, thresholds)
@@ -183,6 +193,7 @@ class Guard:
                         companion=companion,
                         is_old=is_old,
                         start_over=start_over,
+                        validate=validate,
                         notes=brought,
                     )
                 )
@@ -210,6 +221,7 @@ class Guard:
         self._shutdown = made.shutdown
         self._loop = made.loop
         self._gate = made.gate
+        self._readings = made.readings
 
     # -- the loop ---------------------------------------------------------------------------
 
@@ -338,6 +350,7 @@ class Guard:
     skip_samples = delegate(Control.skip_samples)
     skip_list = delegate(Control.skip_list)
     change_data = delegate(Control.change_data)
+    expect = delegate(Control.expect)
     undo = delegate(Control.undo)
     roll_back = delegate(Control.roll_back)
     start_over = delegate(Control.start_over)
@@ -433,8 +446,8 @@ class Guard:
 
     @property
     def phase(self) -> str:
-        """calm, probe or trial."""
-        return self._recovery.phase
+        """calm, probe or trial; the yardstick's batches come in `probe`, too."""
+        return "probe" if self._readings.active else self._recovery.phase
 
     @property
     def probing(self) -> bool:

@@ -62,10 +62,10 @@ class ChangeLabel:
 def label_change(before: StepWindow, after: StepWindow) -> ChangeLabel:
     """Return the label of a change from the steps before and after it.
 
-    The loss counts by size (half a sigma of single steps) and significance (3 standard errors of the difference of the
-    means), its spread (1.4826 MAD of first differences) and the median norm by a ratio of 1.5,
-    alarms by their number. Overall: worse where the loss is or two metrics are; better where the
-    loss is and only one metric is worse, or where two are and none is worse.
+    The loss counts by size (half a sigma of single steps) and significance (3 standard errors of
+    the difference of the means), its spread (1.4826 MAD of first differences) and the median norm
+    by a ratio of 1.5, alarms by their number. Overall: worse where the loss is or two metrics are;
+    better where the loss is and only one metric is worse, or where two are and none is worse.
     Non-finite losses after the change make it worse. Under 8 steps on either side: unclear.
 
     Example:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.plan.policy import Policy
-from trimtab.plan.trials import Trial, in_order
+from trimtab.plan.trials import SettingPutBack, Trial, in_order
 
 __all__ = [
     "Commit",
@@ -124,6 +124,8 @@ class Situation:
     """Whether a healthy state lies far enough before the restore point to try the same data on."""
     trial_steps: int = 0
     """Steps spent on branches for this incident."""
+    changed: tuple[SettingPutBack, ...] = ()
+    """Settings that changed after the restore point without being announced; oldest first."""
     may_skip: bool = True
     """Whether samples may be left out without asking."""
     step: int = 0
@@ -272,12 +274,12 @@ def _questions(s: Situation, known: Mapping[str, TrialResult]) -> Iterator[Trial
             yield from _TRIALS[arm](s)
 
 
-_CHEAP = ("replay", "other-data", "lower-lr")
+_CHEAP = ("replay", "put-back", "other-data", "lower-lr")
 
 
 def _unexplained(s: Situation) -> bool:
     """Tell whether there is no evidence against the data or the rate."""
-    if _outliers(s) or _lr_rose(s) or s.saturating or s.returning:
+    if _outliers(s) or _lr_rose(s) or s.saturating or s.returning or s.changed:
         return False
     # A probe that was made and found nothing excludes the data; without one it is still suspected.
     looked = s.probe is not None and s.policy.bisect != "never"
@@ -293,6 +295,8 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     if fp16 and overflow and not _outliers(s) and s.policy.bisect != "never":
         # bf16 only behind fp32: alone it cannot tell the range from the precision of the format.
         return ("replay", "fp32", "bf16")
+    if s.changed:  # the only thing that is known to differ from the healthy run
+        return ("put-back",)
     return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()
 
 
@@ -362,7 +366,15 @@ def _reset_moments(s: Situation) -> Iterator[Trial]:
         yield Trial(name=f"moments reset, re-warmed over {steps} steps", rewarm_steps=steps)
 
 
+def _put_back(s: Situation) -> Iterator[Trial]:
+    if s.changed:
+        shown = ", ".join(c.shown for c in s.changed[:3])
+        more = f" and {len(s.changed) - 3} more" if len(s.changed) > 3 else ""
+        yield Trial(name=f"{shown}{more}", put_back=s.changed)
+
+
 _TRIALS: Mapping[str, Callable[[Situation], Iterator[Trial]]] = {
+    "put-back": _put_back,
     "other-data": _data,
     "lower-lr": _cuts,
     "fp32": _in_fp32,

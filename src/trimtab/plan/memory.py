@@ -9,6 +9,7 @@ from trimtab.plan.trials import Trial
 __all__ = ["ARM_REMEDIES", "prefer", "remedy_of", "what_worked"]
 
 ARM_REMEDIES: Mapping[str, str] = {
+    "put-back": "put-back",
     "other-data": "skip-data",
     "lower-lr": "lower-lr",
     "fp32": "fp32",

@@ -37,7 +37,8 @@ def next_test_flags(
     if _EARLIER in flags:
         return f"{flags}  ({_EARLIER}: a checkpoint before the first incident of the series)"
     if _STEP in flags:
-        return f"{flags}  ({_STEP}: the newest checkpoint before {step_text(believed_sign(incident)[0])})"
+        before = step_text(believed_sign(incident)[0])
+        return f"{flags}  ({_STEP}: the newest checkpoint before {before})"
     return flags
 
 

@@ -57,7 +57,17 @@ class Policy:
     """Distance of in-memory snapshots, optimizer steps. Ours: one copy of the state costs less than
     a step, so at 20 it stays below the overhead budget."""
     snapshots_kept: int = 16
-    """In-memory snapshots in the ring, count. Ours: 16 x 20 steps reach back 320 steps."""
+    """Most in-memory snapshots in the ring, count; fewer where the budget holds no more. Ours: 16 x
+    20 steps reach back 320 steps."""
+    snapshot_memory_gib: float = 0.0
+    """Most host memory of the snapshots of one rank, GiB; 0: `snapshot_memory_share`. `trimtab plan
+    guard` prints what a run needs."""
+    snapshot_memory_share: float = 0.5
+    """Share of the host's free memory at the start that the snapshots of all its ranks may take
+    together. Ours: activations and the optimizer's state of a CPU run come after the start."""
+    spill_to: str = ""
+    """Folder on a fast local disk to which snapshots are written while training goes on; memory
+    then holds only what is being written. Empty: none."""
     checkpoint_every_steps: int = 200
     """Distance of on-disk checkpoints, optimizer steps. Ours; BigScience went to 300 while tr8-104B
     was unstable."""
@@ -94,6 +104,12 @@ class Policy:
     something is wrong. Ours."""
     probes_off: tuple[str, ...] = ()
     """Probes that are left out, by name as in `plan.probe_names.PROBES`."""
+
+    yardstick_share: float = 0.01
+    """Most of the time that is spent on reading a few fixed batches in eval mode while the run is
+    calm, share; 0 switches the yardstick off, in trouble too. Ours."""
+    yardstick_batches: int = 2
+    """Fixed batches of the yardstick, count; more are read less often. Ours."""
 
     rollback_margin_steps: int = 2
     """Steps between the restore point and the first sign, at least. Ours."""
@@ -143,8 +159,8 @@ class Policy:
     verify_steps: int = 64
     """Steps after a rollback before the outcome is judged, optimizer steps. Ours."""
     verify_tolerance: float = 0.01
-    """Distance from the pre-onset trend that counts as back on it, share of the descent so far (30 to
-    200 sigma of the loss). Ours."""
+    """Distance from the pre-onset trend that counts as back on it, share of the descent so far
+    (30 to 200 sigma of the loss). Ours."""
     cooldown_steps: int = 64
     """Steps after an action in which no second one is started, optimizer steps; non-finite values
     are exempt. Ours: the length of one verification."""
@@ -198,14 +214,26 @@ class Policy:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
                 )
+        share: object = self.yardstick_share
+        if not is_number(share) or not 0 <= self.yardstick_share <= 1:
+            raise ConfigError(f"yardstick_share is {share!r}, expected a number from 0 (off) to 1")
         if not isinstance(self.checkpoint_in_background, bool):
             raise ConfigError(
                 f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or"
                 " false"
             )
-        folder: object = self.copy_to
-        if not isinstance(folder, str) or "\0" in folder:
-            raise ConfigError(f'copy_to is {folder!r}, expected a folder as text, or "" for none')
+        for name in ("copy_to", "spill_to"):
+            folder: object = getattr(self, name)
+            if not isinstance(folder, str) or "\0" in folder:
+                raise ConfigError(
+                    f'{name} is {folder!r}, expected a folder as text, or "" for none'
+                )
+        gib: object = self.snapshot_memory_gib
+        if not is_number(gib) or not 0 <= float(self.snapshot_memory_gib) < float("inf"):
+            raise ConfigError(
+                f"snapshot_memory_gib is {gib!r}, expected a number of GiB, or 0 for a share of what"
+                " is free"
+            )
         if self.lr_raise_allowed is not False:
             raise ConfigError(
                 "lr_raise_allowed must stay false: the guard never raises a learning rate; "
@@ -323,6 +351,7 @@ _LEAST: Mapping[str, int] = {
     "verify_steps": 1,
     "cooldown_steps": 0,
     "probe_margin_batches": 0,
+    "yardstick_batches": 1,
 }
 """Whole-number settings and their least value."""
 
@@ -330,6 +359,7 @@ _MOST = 10**12
 """Most that any of them can mean: more is a slip."""
 
 _BOUNDS: Mapping[str, tuple[float, float]] = {
+    "snapshot_memory_share": (0.0, 1.0),
     "lr_factor_saturating": (0.0, 1.0),
     "lr_factor_returning": (0.0, 1.0),
     "lr_jump_ratio": (1.0, 1e6),

@@ -346,6 +346,14 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
     ),
     Remedy(
+        id="put-back",
+        title="put the changed setting back",
+        changes="the setting that changed without being announced, to its value before",
+        cost="the steps since the change, where the run goes back to before it",
+        undo="guard.undo('put-back', why=...), or set it again and announce it: guard.expect(...)",
+        when="mid-run",
+    ),
+    Remedy(
         id="exclude-node",
         title="leave the faulty node out",
         changes="the list of nodes",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from trimtab.errors import PlanError
 
-__all__ = ["ARMS", "ARM_BY_ID", "DEFAULT_ORDER", "Arm", "Trial", "in_order"]
+__all__ = ["ARMS", "ARM_BY_ID", "DEFAULT_ORDER", "Arm", "SettingPutBack", "Trial", "in_order"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +33,21 @@ class Arm:
     """What is not known about it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SettingPutBack:
+    """A setting that changed without being announced, and what puts it back."""
+
+    name: str
+    """As in the ledger of settings, such as `weight_decay` or `Dropout.p`."""
+    step: int
+    """First step under the new value."""
+    values: tuple[float, ...]
+    """Before the change; one per group, module or parameter that has it."""
+    changed_to: tuple[float, ...] = ()
+    shown: str
+    """In words, such as `weight_decay back to 0.1`."""
+
+
 # The order is the default of `Policy.arms`: cheap and likely ones first.
 ARMS: tuple[Arm, ...] = (
     Arm(
@@ -44,6 +59,13 @@ ARMS: tuple[Arm, ...] = (
             "does it happen again? bit for bit the same: not the hardware; well this time: a fault"
             " that does not recur"
         ),
+    ),
+    Arm(
+        id="put-back",
+        title="a setting that nobody announced, put back",
+        cost=0.1,
+        prior=0.5,
+        question="did the change of that setting do it?",
     ),
     Arm(
         id="other-data",
@@ -159,6 +181,8 @@ class Trial:
     """Settings of the optimizer, by name, as `Guard.set_optimizer` takes them."""
     rewarm_steps: int | None = None
     """Reset the moments, and let the rate rise again over so many steps; None: leave them."""
+    put_back: tuple[SettingPutBack, ...] = ()
+    """Settings that changed without being announced: put back, and held there."""
     older_state: bool = False
     """Feed the data from a state before the restore point; such a branch is never kept."""
 
@@ -190,6 +214,7 @@ class Trial:
         """
         changed = {
             "other-state": self.older_state,
+            "put-back": bool(self.put_back),
             "other-data": self.skip is not None,
             "lower-lr": self.lr_factor != 1.0 or self.lr_limit is not None,
             self.precision: bool(self.precision),

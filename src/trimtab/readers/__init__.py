@@ -35,7 +35,6 @@ from trimtab.errors import ReadError
 from trimtab.limits import MAX_FOLDERS
 from trimtab.readers.base import (
     CUT_STREAM,
-    NotALogError,
     Reader,
     num_loss_lines,
     read_tail,
@@ -127,9 +126,9 @@ def find_reader(path: Path) -> Reader:
         return found
     known = name_of_binary(sample.raw) if sample.is_binary else ""
     if known:
-        raise NotALogError(f"{path}: {known}")
+        raise ReadError.of_no_log(f"{path}: {known}")
     what = "binary data of no known format" if sample.is_binary else "no records that can be read"
-    raise NotALogError(
+    raise ReadError.of_no_log(
         f"{path}: {what}; looked for {', '.join(r.name for r in READERS)}; give a training log"
     )
 
@@ -225,7 +224,7 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
     num_yielded = 0
     for run in runs_under(root, count):
         for source, outcome in _read_safely(run):
-            if isinstance(outcome, NotALogError) and run.source != root:
+            if isinstance(outcome, ReadError) and outcome.is_something_else and run.source != root:
                 count.num_skipped += 1
                 reasons.append(outcome)
                 continue
@@ -387,7 +386,7 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
             found = True
             yield replace(record, source=f"{source}#{member.name}" if member.name else source)
     if not found:
-        raise NotALogError(
+        raise ReadError.of_no_log(
             f"{source}: no log in this archive, notebook or page; looked into its files, printed "
             "output and tables; give a training log"
         )

@@ -38,7 +38,6 @@ from trimtab.record import RunRecord
 
 __all__ = [
     "CUT_STREAM",
-    "NotALogError",
     "Reader",
     "Sample",
     "TextLines",
@@ -68,10 +67,6 @@ _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"BZh", "bzip2"),
 )
 CUT_STREAM = (EOFError, OSError, lzma.LZMAError, zlib.error, zstandard.ZstdError)
-
-
-class NotALogError(ReadError):
-    """The file is whole and no log: in a directory it is passed over."""
 
 
 @runtime_checkable
@@ -432,7 +427,8 @@ class _Unpacked(io.RawIOBase):
         self._left -= len(data)
         if self._left < 0:
             raise ReadError(
-                f"{self._path}: unpacks to more than {MAX_UNPACKED_RATIO} times its size, as no log does; "
+                f"{self._path}: unpacks to more than {MAX_UNPACKED_RATIO} times its size, as no log"
+                " does; "
                 "if it is one, unpack it and give the result"
             )
         buffer[: len(data)] = data

@@ -40,8 +40,8 @@ _NO_LOGS = re.compile(
     """,
     re.VERBOSE,
 )
-"""Files that stand beside a log and are none. A directory is read without them; one that is named is
-read."""
+"""Files that stand beside a log and are none. A directory is read without them; one that is
+named is read."""
 _HF_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _HISTORY = "trainer_state.json"
 _WANDB_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-\w+")
@@ -94,13 +94,21 @@ def runs_under(directory: Path, count: FolderCount) -> Iterator[RunFiles]:
 
 
 def files_under(directory: Path) -> Iterator[Path]:
-    """Yield the files in a directory and in the directories below it, down to `MAX_FOLDERS`."""
+    """Yield the files in a directory and in the directories below it, down to `MAX_FOLDERS`.
+
+    A directory below that is gone by now, or may not be read, is left out.
+
+    Raises:
+        OSError: A directory cannot be listed. What changed in it is then not known.
+    """
     waiting = [(directory, 0)]
     while waiting:
         here, depth = waiting.pop()
         try:
             entries = list(here.iterdir())
-        except OSError:
+        except (FileNotFoundError, PermissionError):
+            if depth == 0:
+                raise
             continue
         for entry in entries:
             if entry.is_dir():

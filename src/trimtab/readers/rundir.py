@@ -9,7 +9,7 @@ imported here.
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from trimtab.bounded_toml import read_toml_text
@@ -86,12 +86,16 @@ def _read(path: Path) -> RunRecord:
     if (path / "signals").is_symlink():
         builder.notes.append("signals is a link, which is not followed")
         branches = []
+    without_rows: dict[str, _Branch] = {}
     for branch in branches:
+        branch = _of_nearest_parent(branch, without_rows)
+        num_before = builder.num_rows
         file = path / "signals" / f"{branch.number}.jsonl"
         if file.is_symlink():
             builder.notes.append(f"signals/{file.name} is a link, which is not followed")
             continue
         if not file.is_file():
+            without_rows[branch.number] = branch
             continue
         builder.start_attempt(
             number=branch.number,
@@ -102,6 +106,8 @@ def _read(path: Path) -> RunRecord:
             trial=branch.trial,
         )
         num_torn += _read_samples(file, builder)
+        if builder.num_rows == num_before:
+            without_rows[branch.number] = branch
     if builder.num_rows == 0:
         raise ReadError(
             f"{path}: no samples in signals/*.jsonl; the run has not logged a step yet, or it is "
@@ -110,6 +116,19 @@ def _read(path: Path) -> RunRecord:
     if num_torn:
         builder.notes.append(f"{counted(num_torn, 'sample line')} torn in mid-write and left out")
     return builder.build()
+
+
+def _of_nearest_parent(branch: _Branch, without_rows: Mapping[str, _Branch]) -> _Branch:
+    """Return an attempt as a child of the nearest ancestor that has rows.
+
+    An attempt whose rows were lost is none of the record's. Its child goes on from what it went on
+    from, and no later than either resumed.
+    """
+    above = without_rows.get(branch.parent or "")
+    if above is None:
+        return branch
+    steps = [s for s in (branch.parent_step, above.parent_step) if s is not None]
+    return replace(branch, parent=above.parent, parent_step=min(steps, default=None))
 
 
 def _branches(path: Path, notes: list[str]) -> Iterator[_Branch]:

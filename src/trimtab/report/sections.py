@@ -400,4 +400,5 @@ def judgement_html(judgement: RunJudgement) -> str:
     said = [f"{number(judgement.rests_on.rows)} train-loss rows; judged: {signals}"]
     said += [part for part in (judgement.power, *judgement.not_judged) if part]
     items = "".join(f"<li>{text(s)}</li>" for s in said)
-    return f'<h2>What the verdict rests on: {text(judgement.verdict)}</h2><ul class="notes">{items}</ul>'
+    heading = f"<h2>What the verdict rests on: {text(judgement.verdict)}</h2>"
+    return f'{heading}<ul class="notes">{items}</ul>'

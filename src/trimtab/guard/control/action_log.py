@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recording.fault_barrier import Edge
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.recovery.executor import Recovery
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.state.run_state import RunState
 
 __all__ = ["ActionLog"]
@@ -28,6 +29,7 @@ class ActionLog:
         recovery: Recovery,
         edge: Edge,
         say: Callable[[str], None],
+        accept: Callable[[], None],
     ) -> None:
         """Write into a run's journal.
 
@@ -37,7 +39,9 @@ class ActionLog:
             recovery: Labels each change by what follows it.
             edge: Keeps a fault of ours from stopping the run.
             say: Shows one line to the user.
+            accept: Takes the settings in force as announced.
         """
+        self._accept = accept
         self._state = state
         self._recorder = recorder
         self._recovery = recovery
@@ -60,6 +64,7 @@ class ActionLog:
             {"step": step, "remedy": remedy, "values": values, "why": why}
         )
         self._edge.run("recovery", lambda: self._recovery.after_change(remedy))
+        self._edge.run("probes", self._accept)
         self._edge.run(
             "journal",
             lambda: self._recorder.event(
@@ -70,6 +75,22 @@ class ActionLog:
                 why=why,
                 standing=self._state.standing(),
             ),
+        )
+
+    def expect(self, change: ExpectedChange) -> None:
+        """Journal and show an announced change."""
+        data = {
+            "what": change.what,
+            "from_step": change.from_step,
+            "until_step": change.until_step,
+            "why": change.why,
+        }
+        step = self._state.counters.step
+        self._edge.run("journal", lambda: self._recorder.event("expected", step=step, **data))
+        self._edge.run("recovery", lambda: self._recovery.announce(change))
+        self.show(
+            f"announced: {change.what}, steps {change.from_step} to {change.until_step}: what begins"
+            " there is not acted on, but for values that are not finite"
         )
 
     def dry_run(self, name: str, what: str, because: str, why: str) -> str:

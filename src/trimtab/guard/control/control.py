@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
+from trimtab.guard.settings.expected import DEFAULT_STEPS, ExpectedChange, check_what
 from trimtab.guard.step import actuators
 from trimtab.plan.skiplist import SkipList, SkipSource, read_skip_list, write_skip_list
 
@@ -266,6 +267,44 @@ class Control:
             self._parts.ranks.on_chief(lambda: write_skip_list(place, SkipList((kept,))))
             self._log.note("skip-data", {"skip_list": str(path), "num_samples": added}, why)
         return added
+
+    def expect(
+        self, what: str, *, from_step: int | None = None, until: int | None = None, why: str = ""
+    ) -> None:
+        """Announce a change that is planned, so that it is not taken for trouble.
+
+        What begins in the window is written down and dismissed with this reason: the guard does not
+        act on it, and a change of the settings that it names is no suspect. Values that are not
+        finite, a loss scale that collapses and updates that are all skipped are acted on all the
+        same. The detectors learn the new level within the window. A script that is started again
+        announces again; a scheduler's rates need no announcement.
+
+        Args:
+            what: One of batch size, learning rate, unfreezing, warm restart, curriculum, data mix,
+                loss, sequence length, weight decay, optimizer, dropout, evaluation mode.
+            from_step: First step of the change; default: the next one.
+            until: Last step of the window; default: 200 steps after its first.
+            why: For the journal.
+
+        Raises:
+            ConfigError: It is no change that can be announced, the window is empty, or the run has
+                ended.
+        """
+        self._gate.check_open("expect")
+        what = check_what(what)
+        step = self._parts.state.counters.step
+        first = step + 1 if from_step is None else arguments.whole("expect: from_step=", from_step)
+        last = first + DEFAULT_STEPS if until is None else arguments.whole("expect: until=", until)
+        if first < 1 or last < first:
+            raise ConfigError(
+                f"expect({what!r}): from_step={first}, until={last}; expected 1 <= from_step <="
+                " until"
+            )
+        if why:
+            arguments.reason("expect", why)
+        change = ExpectedChange(what=what, from_step=first, until_step=last, why=why)
+        self._parts.expected.announce(change)
+        self._log.expect(change)
 
     # -- going back -------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ _UNDONE = (
     "loss-scaler-reset",
     "fp32",
     "bf16",
+    "put-back",
 )
 """Remedies that can be taken back."""
 
@@ -259,6 +260,12 @@ class Rollbacks:
             before = float(values["before"])
             return _Inverse(
                 f"loss scale back to {before:g}", lambda: actuators.set_scaler(state, before)
+            )
+        if remedy == "put-back" and decisions.held_settings:
+            held = dict.fromkeys(decisions.held_settings, ())
+            return _Inverse(
+                f"no longer hold {', '.join(held)}; what the loop sets next stays",
+                lambda: (self._parts.settings.release(held), decisions.held_settings.clear()),
             )
         if remedy in ("fp32", "bf16"):
             return _Inverse(

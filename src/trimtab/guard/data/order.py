@@ -9,8 +9,8 @@ Apart from the order, items of the dataset can be withheld by their index, as a 
 them: a clean item of the same batch stands in, so that the shape of a batch and all ids stay what
 they were.
 
-Fetching is done in this process with the loader's own dataset and collate function; worker
-processes of the loader are not used.
+Fetching is done with the loader's own dataset and collate function: by worker processes where the
+loader has some (`workers`), in this process where it has none.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.utils.data import IterableDataset
+from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from trimtab.errors import ConfigError
+from trimtab.guard.data.workers import Workers, fetch
 from trimtab.guard.state.decisions import sample_range
 from trimtab.plan.skiplist import merge_ranges
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-
-    from torch.utils.data import DataLoader
 
     from trimtab.guard.state.training_state import StateDict
 
@@ -95,9 +95,14 @@ class DataOrder:
         self._cursor = 0
         self._base = 0
         self._epoch_rng: torch.Tensor | None = None
+        self._seed: torch.Tensor | None = None
+        """State of the generator before this epoch's workers draw their seed from it."""
+        self._first_epoch = 0
+        """Epoch in which the loader in use was first read."""
         self.replicas = _replicas(loader)
         """How many ranks share the data out among them: each sample id belongs to one of them."""
         self._generators = generators_of(loader)
+        self._workers = _workers_of(loader)
         self._generator_states: list[torch.Tensor] = []
         self._loaders: dict[int, DataLoader[object]] = {0: loader}
         self._source = 0
@@ -186,7 +191,9 @@ class DataOrder:
 
     def _use(self, number: int) -> None:
         self._source, self._loader = number, self._loaders[number]
+        self._first_epoch = self._epoch + 1
         self._generators = generators_of(self._loader)
+        self._workers = _workers_of(self._loader)
 
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
@@ -228,11 +235,18 @@ class DataOrder:
             ConfigError: The range is empty or negative.
         """
         self._skips.append(sample_range(first, last))
+        self._fetch_anew()
 
     def unskip(self, first: int, last: int) -> None:
         """Undo one `skip`; a range that was not skipped is left alone."""
         if (first, last) in self._skips:
             self._skips.remove((first, last))
+            self._fetch_anew()
+
+    def _fetch_anew(self) -> None:
+        """Have what workers have fetched ahead fetched again: what is left out has changed."""
+        if self._workers is not None:
+            self._workers.restart()
 
     @property
     def withheld(self) -> tuple[tuple[int, int], ...]:
@@ -268,20 +282,22 @@ class DataOrder:
                 " train on"
             )
         self._withheld = merged
+        self._fetch_anew()
         return now - before
 
     def _is_withheld(self, index: int) -> bool:
         place = bisect_right(self._withheld, (index, math.inf)) - 1
         return place >= 0 and index <= self._withheld[place][1]
 
-    def _cleaned(self, indices: list[int]) -> list[int]:
-        """Return the batch with stand-ins for what is withheld, the same on every call."""
+    def _cleaned(self, number: int) -> list[int]:
+        """Return a batch with stand-ins for what is withheld, the same on every call."""
+        indices = self._batches[number]
         clean = [i for i in indices if not self._is_withheld(i)]
         if len(clean) == len(indices):
             return indices
         if not clean:
             count = len(self._batches)
-            others = [n % count for n in range(self._cursor, self._cursor + count)]
+            others = [n % count for n in range(number + 1, number + 1 + count)]
             fed = [i for n in others if not self._is_skipped(n) for i in self._batches[n]]
             clean = [i for i in fed if not self._is_withheld(i)][: len(indices)]
         if not clean:
@@ -302,8 +318,21 @@ class DataOrder:
             self._cursor += 1
             if not self._is_skipped(number):
                 first, last = self._ids(number)
-                return self._load(self._cleaned(self._batches[number])), first, last
+                return self._load(number), first, last
         return None
+
+    def _load(self, number: int) -> object:
+        """Fetch a batch of this epoch.
+
+        Raises:
+            ActError: A worker process died.
+        """
+        if self._workers is not None:
+            return self._workers.take(number, self._wanted, len(self._batches))
+        return self.load_items(self._cleaned(number))
+
+    def _wanted(self, number: int) -> list[int] | None:
+        return None if self._is_skipped(number) else self._cleaned(number)
 
     def _ids(self, batch: int) -> tuple[int, int]:
         """Return the first and last sample id of a batch of this epoch."""
@@ -325,6 +354,7 @@ class DataOrder:
         if self._epoch < 0:
             self._start_epoch()
         self._cursor += batches
+        self._fetch_anew()
         while self._cursor > len(self._batches):
             ahead = self._cursor - len(self._batches)
             self.next_epoch()
@@ -338,11 +368,23 @@ class DataOrder:
             if self._id(i) <= last and first <= self._id(i) + len(indices) * self.replicas - 1
         )
 
-    def _load(self, indices: list[int]) -> object:
-        dataset, collate = self._loader.dataset, self._loader.collate_fn
-        if hasattr(dataset, "__getitems__"):
-            return collate(dataset.__getitems__(indices))
-        return collate([dataset[i] for i in indices])
+    @property
+    def num_batches(self) -> int:
+        """Batches of the epoch under way; 0 before the first."""
+        return len(self._batches)
+
+    def last_batches(self, count: int) -> list[list[int]]:
+        """Return the indices of the last batches of the epoch's order; none before the first.
+
+        A short last batch is left out where there are others.
+        """
+        whole = [b for b in self._batches if len(b) == max(map(len, self._batches))]
+        return [list(b) for b in whole[-count:]]
+
+    def load_items(self, indices: list[int]) -> object:
+        """Return the batch of these indices of the dataset; the cursor stays where it is."""
+        batch = fetch(self._loader.dataset, self._loader.collate_fn, indices)
+        return _pinned(batch) if self._loader.pin_memory else batch
 
     def _start_epoch(self) -> None:
         self._epoch += 1
@@ -350,10 +392,16 @@ class DataOrder:
         self._generator_states = [g.get_state() for g in self._generators]
         self._draw_order()
         self._cursor = 0
+        if self._workers is not None and self._seed is not None:
+            self._workers.begin_epoch(self._seed)
 
     def _draw_order(self) -> None:
         """Draw this epoch's order as the loader would: its base seed first, then its sampler."""
-        torch.empty((), dtype=torch.int64).random_(generator=self._loader.generator)
+        own = self._loader.generator
+        self._seed = own.get_state() if own is not None else torch.get_rng_state()
+        # persistent workers are seeded once, in the first epoch
+        if not (self._loader.persistent_workers and self._epoch > self._first_epoch):
+            torch.empty((), dtype=torch.int64).random_(generator=own)
         sampler = self._loader.batch_sampler
         assert sampler is not None
         for owner in _samplers(self._loader):
@@ -382,8 +430,24 @@ class DataOrder:
             "epoch_rng": self._epoch_rng,
             "generators": list(self._generator_states),
             "source": self._source,
+            "first_epoch": self._first_epoch,
             "fingerprint": self.fingerprint,
+            **self._state_of_workers(),
         }
+
+    def _state_of_workers(self) -> StateDict:
+        """Return where the workers' random numbers are; nothing where no item draws any.
+
+        Persistent workers may have been seeded in an earlier epoch, so that their seed is kept.
+        """
+        workers = self._workers
+        if workers is None or workers.seed is None:
+            return {}
+        drawn = any(state is not None for state in workers.states)
+        own = self._seed is not None and torch.equal(workers.seed, self._seed)
+        if not drawn and own:
+            return {}
+        return {"workers": {"seed": workers.seed, "states": list(workers.states)}}
 
     def load_state_dict(self, state: StateDict) -> None:
         """Go to a saved position; the random state of the process is left as it is.
@@ -392,6 +456,7 @@ class DataOrder:
             ConfigError: It is a position in data that this process was not given.
         """
         self._go_to_source(int(state.get("source", 0)))
+        self._first_epoch = int(state.get("first_epoch", 0))
         if state["epoch"] < 0:
             for generator, saved in zip(self._generators, state["generators"], strict=True):
                 generator.set_state(saved)
@@ -411,6 +476,7 @@ class DataOrder:
             torch.set_rng_state(kept)
         self._epoch, self._cursor, self._base = state["epoch"], state["cursor"], state["base"]
         self._epoch_rng, self._generator_states = state["epoch_rng"], list(state["generators"])
+        self._go_on_with_workers(state.get("workers"))
         if state["replicas"] != self.replicas:  # dealt out to more or fewer ranks now
             self._base = self._base * state["replicas"] // self.replicas
             done = state["consumed"] // self.replicas
@@ -421,6 +487,25 @@ class DataOrder:
                 f" {self.fingerprint}; another seed, sampler or dataset, and sample ids do not mean"
                 " the same"
             )
+
+    def _go_on_with_workers(self, saved: StateDict | None) -> None:
+        workers = self._workers
+        if workers is None:
+            if saved is not None:
+                self.reordered = _OTHER_WORKERS.format(was=len(saved["states"]), now=0)
+            return
+        states = [None] * workers.count if saved is None else list(saved["states"])
+        if len(states) != workers.count:
+            self.reordered = _OTHER_WORKERS.format(was=len(states), now=workers.count)
+            saved, states = None, [None] * workers.count
+        seed = self._seed if saved is None else saved["seed"]
+        assert seed is not None  # the order of the epoch was drawn
+        workers.go_to(seed, states)
+
+    def close(self) -> None:
+        """End the worker processes, if there are any."""
+        if self._workers is not None:
+            self._workers.close()
 
     def forget_order(self) -> None:
         """Have the order drawn anew at the next `load_state_dict`, as in a new process."""
@@ -439,6 +524,11 @@ class DataOrder:
         self._use(number)
         self.forget_order()
 
+
+_OTHER_WORKERS = (
+    "the data was fetched by {was} worker processes, now by {now}: random numbers that its items draw"
+    " are not those of the run"
+)
 
 _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"
 
@@ -467,6 +557,16 @@ def generators_of(loader: DataLoader[object]) -> list[torch.Generator]:
     owners = (loader, *_samplers(loader))
     found = [getattr(owner, "generator", None) for owner in owners]
     return list({id(g): g for g in found if isinstance(g, torch.Generator)}.values())
+
+
+def _workers_of(loader: DataLoader[object]) -> Workers | None:
+    """Return the worker processes that a loader asks for; None where it asks for none."""
+    return Workers(loader) if isinstance(loader, DataLoader) and loader.num_workers > 0 else None
+
+
+def _pinned(batch: object) -> object:
+    """Return a batch in pinned memory; as it is where there is no accelerator."""
+    return pin_memory(batch) if torch.accelerator.is_available() else batch
 
 
 def _length(sampler: Any) -> int | None:

@@ -328,6 +328,10 @@ class StreamOrder:
             )
         self._position = position
 
+    def close(self) -> None:
+        """Let go of the iteration under way, and of the worker processes that it has."""
+        self._batches = None
+
     def forget_order(self) -> None:
         """Do nothing: every `load_state_dict` reads the stream anew, as a new process does."""
 

@@ -11,11 +11,13 @@ from trimtab.guard.recovery.triage import puts_in_doubt
 if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.loop.messages import Messages
+    from trimtab.guard.loop.readings import Readings
     from trimtab.guard.loop.resume_check import ReplayCheck
     from trimtab.guard.loop.run_status import RunStatus
     from trimtab.guard.recording.fault_barrier import Edge, Part
     from trimtab.guard.recording.judged_steps import JudgedSteps
     from trimtab.guard.recovery.executor import Recovery
+    from trimtab.guard.settings.ledger import SettingChanged
     from trimtab.guard.step.run_context import RunContext
     from trimtab.guard.step.step_recorder import StepRow
 
@@ -39,6 +41,7 @@ class AfterStep:
         judged: JudgedSteps,
         check: ReplayCheck | None,
         steps: int | None,
+        readings: Readings,
     ) -> None:
         """Follow the steps of a run.
 
@@ -51,7 +54,9 @@ class AfterStep:
             judged: Keeps the steps that were not judged.
             check: The resume check at the start of the run; None: there is none.
             steps: Of the whole run, where known.
+            readings: Of the yardstick.
         """
+        self._readings = readings
         self._parts = parts
         self._recovery = recovery
         self._edge = edge
@@ -116,6 +121,8 @@ class AfterStep:
         if self.acting and not self._recovery.busy:
             edge.run("journal", lambda: self._tell_of_skip(row))
         edge.run("verdict", parts.rows.note_order)
+        for change in parts.settings.add_to(row.values, step):
+            self.tell_change(change)
         found = self._record(row)
         for finding in found:
             edge.run("journal", partial(parts.recorder.finding, finding, step=step))
@@ -124,6 +131,27 @@ class AfterStep:
         if not self._recovery.busy:
             edge.run("checkpoint", lambda: self._grade_checkpoints(found))
         return tuple(found)
+
+    def tell_change(self, change: SettingChanged) -> None:
+        """Write down a setting that changed; say it where the guard may say more than incidents."""
+        parts, recovery = self._parts, self._recovery
+        before, after = change.shown
+        data = {
+            "setting": change.name,
+            "old": before,
+            "new": after,
+            "where": change.where,
+            "announced": change.expected or None,
+        }
+        self._edge.run(
+            "journal",
+            lambda: parts.recorder.event("setting-changed", step=change.step, **data),
+        )
+        if recovery.busy:
+            return
+        self._edge.run("recovery", lambda: recovery.after_change(f"changed {change.name}"))
+        if parts.policy.mode != "observe" and not change.expected:
+            self._messages.tell(f"{change.text()}: changed, and not announced")
 
     def _record(self, row: StepRow) -> list[Finding]:
         """Take a row into the record, judge it, and bring it to disk, each as far as it goes."""
@@ -199,6 +227,9 @@ class AfterStep:
                 self._unheard = ()
         self.end_case()
         self._status.refresh()
+        # An alarm that stays open (observe leaves it so) is no reason to look less.
+        quiet = check is None and not edge.stood_down and not self._recovery.busy
+        edge.run("probes", lambda: self._readings.after_step(loss, quiet=quiet))
         if self._recovery.busy:
             return
         self._keep_state(calm=self.calm and math.isfinite(loss))
@@ -210,7 +241,8 @@ class AfterStep:
         return not (self._recovery.alarmed or unheard)
 
     def _recover(self, loss: float) -> None:
-        self._recovery.after_step(loss, self._unheard, last=self.done)
+        reads = self._readings.available
+        self._recovery.after_step(loss, self._unheard, last=self.done, reads=reads)
 
     def _agree_again(self) -> None:
         """Have all ranks go on from what the first one knows: one of them may have missed a step.

@@ -15,6 +15,7 @@ from trimtab.guard.control.rollback import Rollbacks
 from trimtab.guard.loop.after_step import AfterStep
 from trimtab.guard.loop.messages import Messages
 from trimtab.guard.loop.pending_step import PendingStep
+from trimtab.guard.loop.readings import Readings
 from trimtab.guard.loop.resume_check import ReplayCheck
 from trimtab.guard.loop.run_status import RunStatus
 from trimtab.guard.loop.shutdown import Shutdown
@@ -28,6 +29,9 @@ from trimtab.guard.recording.fault_barrier import Edge
 from trimtab.guard.recording.fault_events import FaultEvents
 from trimtab.guard.recording.judged_steps import JudgedSteps
 from trimtab.guard.recovery.executor import Recovery
+from trimtab.guard.settings.expected import ExpectedChanges
+from trimtab.guard.settings.ledger import SettingsLedger
+from trimtab.guard.settings.reader import SettingsReader
 from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.state.judgement import Judgement
 from trimtab.guard.state.restore_points import RestorePoints
@@ -43,6 +47,8 @@ from trimtab.guard.step.rates import Rates
 from trimtab.guard.step.run_context import RunContext
 from trimtab.guard.step.step_pool import StepPool
 from trimtab.guard.step.step_recorder import StepRecorder
+from trimtab.guard.yardstick.batches import FixedBatches, as_validation
+from trimtab.guard.yardstick.yardstick import Yardstick
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -87,6 +93,8 @@ class Setup:
     """Whether the run directory holds a run."""
     start_over: bool = False
     """Whether it begins at step 0 where that run cannot be gone on with."""
+    validate: object = None
+    """Held-out batches or a function of the user's, for the yardstick."""
     notes: Sequence[str]
     """What the user should read of the start."""
 
@@ -107,6 +115,7 @@ class Assembled:
     pending: PendingStep
     shutdown: Shutdown
     loop: TrainingLoop
+    readings: Readings
     gate: CallGate
     control: Control
 
@@ -132,11 +141,16 @@ def assemble(setup: Setup) -> Assembled:
             start_over=s.start_over,
         )
     )
+    if s.policy.mode == "act":
+        parts.points.plan_memory()
     _begin_coverage(s, parts, judged)
     if s.is_old and (s.policy.authority or s.policy.per_day):
         journal = s.recorder.directory.journal
         recovery.take_up(s.ranks.agree(lambda: read_journal(journal)[0]))
     _hear_errors(s, parts, edge)
+    held = {name: tuple(v) for name, v in parts.state.decisions.held_settings.items()}
+    if held:
+        edge.run("recovery", lambda: engine.hold_settings(held))
     state, store = parts.state, parts.points.store
     messages = Messages(state, store=store, recovery=recovery, edge=edge, say=say)
     status = RunStatus(
@@ -150,6 +164,7 @@ def assemble(setup: Setup) -> Assembled:
         judged=judged,
         steps=s.steps,
     )
+    readings = _readings(s, parts, recovery, edge)
     checked = s.check_resume > 0 and state.counters.step == 0
     after = AfterStep(
         parts,
@@ -160,6 +175,7 @@ def assemble(setup: Setup) -> Assembled:
         judged=judged,
         check=ReplayCheck(parts, s.check_resume, s.say) if checked else None,
         steps=s.steps,
+        readings=readings,
     )
     pending = PendingStep(parts, after=after, interrupts=interrupts, steps=s.steps)
     batches = StepBatches(s.order, accumulate=s.accumulate, count_tokens=s.count_tokens)
@@ -188,11 +204,26 @@ def assemble(setup: Setup) -> Assembled:
         interrupts=interrupts,
         start=start,
         ends_with_data=s.steps is None,
+        readings=readings,
     )
+
+    def settle(*, act: bool = True) -> bool:
+        # A call by hand between two of its batches: the state of the run comes first.
+        if not batches.in_step:
+            readings.give_up()
+        return pending.settle(act=act)
+
     gate = CallGate(
-        has_ended=lambda: shutdown.ended, in_step=lambda: batches.in_step, settle=pending.settle
+        has_ended=lambda: shutdown.ended, in_step=lambda: batches.in_step, settle=settle
     )
-    log = ActionLog(state, recorder=s.recorder, recovery=recovery, edge=edge, say=say)
+    log = ActionLog(
+        state,
+        recorder=s.recorder,
+        recovery=recovery,
+        edge=edge,
+        say=say,
+        accept=parts.settings.accept,
+    )
     control = Control(
         parts,
         gate=gate,
@@ -216,8 +247,38 @@ def assemble(setup: Setup) -> Assembled:
         pending=pending,
         shutdown=shutdown,
         loop=loop,
+        readings=readings,
         gate=gate,
         control=control,
+    )
+
+
+def _readings(s: Setup, parts: RunContext, recovery: Recovery, edge: Edge) -> Readings:
+    """Return the readings of the yardstick; it is off where it cannot be read."""
+    loader, metrics = as_validation(s.validate)
+    off = ""
+    if s.policy.yardstick_share == 0:
+        off = "yardstick_share is 0"
+    elif s.ranks.count > 1:
+        off = "several ranks train together"
+    count = s.policy.yardstick_batches * s.accumulate
+    yardstick = Yardstick(
+        s.training,
+        None if metrics is not None else FixedBatches(s.order, loader, count=count),
+        metrics,
+        share=s.policy.yardstick_share,
+        every_steps=s.policy.snapshot_every_steps,
+        num_batches=s.policy.yardstick_batches,
+        off=off,
+    )
+    return Readings(
+        parts,
+        yardstick,
+        recovery=recovery,
+        edge=edge,
+        note=recovery.note,
+        steps=s.steps,
+        accumulate=s.accumulate,
     )
 
 
@@ -351,6 +412,9 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         rows=rows,
         clock=clock,
     )
+    expected = ExpectedChanges()
+    ledger = SettingsLedger(SettingsReader(s.training, clip=lambda: update.clip), expected)
+    state.on_restore(ledger.went_back)
     points = RestorePoints(state, s.policy, recorder=s.recorder, ranks=s.ranks)
     least_steps = s.policy.verify_steps
     points.doubt_if(lambda healthy: _doubt_of(step(), healthy, judged, least_steps=least_steps))
@@ -372,5 +436,7 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         rows=rows,
         deferred=deferred,
         reads_late=late,
+        settings=ledger,
+        expected=expected,
     )
     return parts, edge, judged

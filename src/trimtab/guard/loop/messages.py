@@ -48,6 +48,11 @@ class Messages:
         self._edge.run("journal", lambda: self._recovery.note(text))
         self._edge.run("journal", lambda: self.say(line))
 
+    def tell(self, text: str) -> None:
+        """Show a sentence that is journalled elsewhere."""
+        line = f"step {self._state.counters.step:>6,}  {text}"
+        self._edge.run("journal", lambda: self.say(line))
+
     def pass_on_notes(self) -> None:
         """Show and journal what the store of checkpoints has to say."""
         self._edge.run("journal", self._pass_on_notes)

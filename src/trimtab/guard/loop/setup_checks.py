@@ -13,6 +13,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from trimtab.errors import ChronicleError, ConfigError
 from trimtab.guard.control import arguments
 from trimtab.guard.recording.fault_barrier import to_stderr
+from trimtab.guard.state.optimizers import SchedulerSet, optimizers_in
 from trimtab.plan.policy import Policy
 from trimtab.plan.skiplist import read_skip_list
 from trimtab.text import visible
@@ -40,27 +41,38 @@ def check_objects(model: object, optimizer: object, scheduler: object, policy: o
     Raises:
         ConfigError: One is not; the message says which and what to do.
     """
-    expected = (
-        ("model", model, "the torch.nn.Module that is trained", ("parameters", "state_dict")),
-        ("optimizer", optimizer, "a torch.optim optimizer", ("step", "param_groups", "state_dict")),
-        (
+    _check_object("model", model, "the torch.nn.Module that is trained", "parameters", "state_dict")
+    for one in _each(optimizer):
+        _check_object(
+            "optimizer", one, "a torch.optim optimizer", "step", "param_groups", "state_dict"
+        )
+    for one in _each(scheduler) if scheduler is not None else ():
+        _check_object(
             "scheduler",
-            scheduler,
+            one,
             "a learning-rate scheduler, or None",
-            ("step", "state_dict", "load_state_dict"),
-        ),
-    )
-    for name, given, what, needed in expected:
-        if given is None and name == "scheduler":
-            continue
-        lacks = [part for part in needed if not hasattr(given, part)]
-        if lacks or isinstance(given, type):
-            raise ConfigError(f"{name} is {arguments.shown(given)}, expected {what}")
+            "step",
+            "state_dict",
+            "load_state_dict",
+        )
     if not isinstance(policy, Policy):
         raise ConfigError(
             f"policy is {arguments.shown(policy)}, expected a Policy: Policy(...),"
             " Policy.from_toml(path) or Policy.from_mapping(table)"
         )
+
+
+def _each(given: object) -> list[object]:
+    """Return what a list or tuple holds, or the one thing itself.
+
+    An empty list is left for the one who takes several together to refuse.
+    """
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def _check_object(name: str, given: object, what: str, *needed: str) -> None:
+    if isinstance(given, type) or not all(hasattr(given, part) for part in needed):
+        raise ConfigError(f"{name} is {arguments.shown(given)}, expected {what}")
 
 
 class CallbackErrors:
@@ -131,13 +143,15 @@ def check_arguments(
         raise ConfigError(
             f"accumulate is {accumulate!r}, expected how many batches make one step, at least 1"
         )
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ConfigError(
-            f"optimizer is {type(optimizer).__name__}, whose step needs a closure; the guard runs "
-            "the loop's own forward pass once per step: use an optimizer without one"
-        )
-    if isinstance(scheduler, ReduceLROnPlateau):
+    for one in optimizers_in(optimizer):
+        closure = inspect.signature(type(one).step).parameters.get("closure")
+        if closure is not None and closure.default is inspect.Parameter.empty:
+            raise ConfigError(
+                f"optimizer is {type(one).__name__}, whose step needs a closure; the guard runs "
+                "the loop's own forward pass once per step: use an optimizer without one"
+            )
+    schedulers = scheduler.members if isinstance(scheduler, SchedulerSet) else (scheduler,)
+    if any(isinstance(one, ReduceLROnPlateau) for one in schedulers):
         raise ConfigError(
             "scheduler is ReduceLROnPlateau, which needs a validation loss at each step; "
             "pass scheduler=None and step it in your own loop"

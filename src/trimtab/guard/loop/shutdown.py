@@ -87,6 +87,7 @@ class Shutdown:
         self._edge.run("checkpoint", self._parts.points.store.close)
         self._messages.pass_on_notes()
         self._write_what_waits()
+        self._parts.data.close()
         self._parts.probes.close()
         self._recovery.close()
         self._parts.recorder.close()

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from trimtab.guard.loop.after_step import AfterStep
     from trimtab.guard.loop.messages import Messages
     from trimtab.guard.loop.pending_step import PendingStep
+    from trimtab.guard.loop.readings import Readings
     from trimtab.guard.loop.run_status import RunStatus
     from trimtab.guard.loop.shutdown import Shutdown
     from trimtab.guard.loop.signal_handler import Interrupts
@@ -65,6 +66,7 @@ class TrainingLoop:
         interrupts: Interrupts,
         start: StartingRng,
         ends_with_data: bool,
+        readings: Readings,
     ) -> None:
         """Run with these parts.
 
@@ -81,7 +83,9 @@ class TrainingLoop:
             interrupts: Put SIGINT and SIGTERM off to the end of a step.
             start: Random states that the loop begins with.
             ends_with_data: Whether the run ends where the data is used up once.
+            readings: Of the yardstick, made between two steps.
         """
+        self._readings = readings
         self._parts = parts
         self._batches = batches
         self._recovery = recovery
@@ -100,7 +104,7 @@ class TrainingLoop:
     @property
     def probing(self) -> bool:
         """Whether batches are only looked at: the forward pass counts, no update is made."""
-        return self._recovery.phase == "probe"
+        return self._readings.active or self._recovery.phase == "probe"
 
     # -- batches are handed out -------------------------------------------------------------
 
@@ -116,9 +120,14 @@ class TrainingLoop:
         self._pending.settle(act=not batches.in_step)
         self.on_train_begin()
         self._pending.loop_begins(own=whole)
+        self._readings.loop_begins(own=whole)
         interrupts.watch()
         try:
             while not self._shutdown.ended:
+                if self._readings.active or self._begin_reading():
+                    yield self._hand_out_for_reading()
+                    batches.check_stepped()
+                    continue
                 if not self._recovery.busy and self._after.done and not batches.in_step:
                     break
                 interrupts.step_begins()
@@ -137,6 +146,7 @@ class TrainingLoop:
                 batches.check_stepped()
         # `break`, or an exception in the loop's body, closes the generator at its `yield`.
         except GeneratorExit:
+            self._readings.give_up()
             # other ranks may not come along where only this one left its loop
             alone = self._parts.ranks.count == 1
             self._shutdown.settle_last(act=alone and not batches.in_step)
@@ -148,8 +158,26 @@ class TrainingLoop:
             interrupts.release()
         self.on_train_end()
 
+    def _begin_reading(self) -> bool:
+        """Begin a reading of the yardstick where one is asked for; return whether it hands out."""
+        readings = self._readings
+        if not readings.wanted or self._batches.in_step:
+            return False
+        self._pending.settle()
+        if readings.wanted and not self._shutdown.ended:
+            readings.begin()
+        return readings.active
+
+    def _hand_out_for_reading(self) -> object:
+        self._interrupts.step_begins()
+        batch = self._readings.next_batch(len(self._batches.fed))
+        self._batches.hand_out(batch, 0, -1)
+        return batch
+
     def on_train_begin(self) -> None:
         """Take a first snapshot, and say that the run is under way; once."""
+        if self._readings.active:
+            self._end_reading()
         if self._batches.step_is_due:
             self.give_up_batch("their loop was left before guard.step()")
         if self._started or self._shutdown.ended:
@@ -171,6 +199,7 @@ class TrainingLoop:
         begins = self._batches.hand_out(batch, first, last)
         if not self.probing:
             self._edge.run("probes", lambda: self._look_at_batch(batch, begins=begins))
+            self._edge.run("probes", lambda: self._readings.see_batch(batch))
         check = self._after.check
         if check is not None:
             self._edge.run("probes", lambda: check.see_batch(batch))
@@ -179,6 +208,8 @@ class TrainingLoop:
         parts = self._parts
         if begins:
             parts.pool.begin_step()
+            if self._after.acting:
+                parts.optimizer_step.keep_buffers()
             parts.probes.arm(parts.state.counters.step + 1, closely=self._after.looks_closely)
         parts.pool.see_batch(batch)
 
@@ -229,6 +260,9 @@ class TrainingLoop:
     def step(self) -> None:
         """Do the step that was handed out, and what follows it; see `Guard.step`."""
         self._batches.check_ready()
+        if self._readings.active:
+            self._read()
+            return
         # The row before is judged first: no update is made on a state that is to be undone.
         if self._settle_first():
             return
@@ -236,15 +270,39 @@ class TrainingLoop:
         if self.probing:
             self._look_only(fed, loss)
             return
+        settings = self._parts.settings
+        self._edge.run("probes", self._look_at_settings)
         if self._pending.may_wait():
             self._pending.defer(loss, fed)
+            self._edge.run("probes", settings.after_update)
             self._interrupts.step_ends(together=False)
             return
         # `float` waits for the device: this step is read now.
         row = self._update(float(loss), fed)
         self.after_step(row)
+        self._edge.run("probes", settings.after_update)
         self._shutdown.stop_if_given_up()
         self._interrupts.step_ends(together=self._pending.stop_heard or self._parts.pool.whole.stop)
+
+    def _look_at_settings(self) -> None:
+        """Write down what changed since the last step that neither a schedule nor we have set."""
+        step = self._parts.state.counters.step + 1
+        for change in self._parts.settings.before_update(step):
+            self._after.tell_change(change)
+
+    def _read(self) -> None:
+        """Give the losses of the yardstick's batches to it; nothing else follows from them."""
+        count = len(self._batches.fed)
+        _, loss = self._batches.take()
+        # The time of what is read is not part of the next step's.
+        self._readings.take_in(float(loss), count)
+        if not self._readings.active:
+            self._parts.clock.start()
+        self._interrupts.step_ends(together=False)
+
+    def _end_reading(self) -> None:
+        self._batches.forget()
+        self._readings.give_up()
 
     def _settle_first(self) -> bool:
         """Settle before an update; return whether it takes the batches under way back."""
@@ -307,6 +365,10 @@ class TrainingLoop:
 
     def drop_batch(self, why: str) -> None:
         """Give up what was handed out since the last step; the loop goes on with the next batch."""
+        if self._readings.active:
+            self._end_reading()
+            self._interrupts.step_ends(together=False)
+            return
         self.give_up_batch(why)
         self._interrupts.step_ends(together=False)
 

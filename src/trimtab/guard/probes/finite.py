@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from trimtab.guard.distributed.sharding import local
-from trimtab.guard.probes.moments import largest_of
+from trimtab.guard.probes.moments import kept_tensors, largest_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,8 +23,9 @@ def unsound(training: Trained) -> str:
     """Return the name of the first trained tensor, or moment of one, that holds NaN or Inf.
 
     Empty where all that this rank holds are finite, or where they cannot be read. Buffers, frozen
-    weights and what an optimizer keeps that is not of its parameter's shape are not looked at:
-    masks hold Inf, and scratch space anything. One pass over all of it, one read of the device.
+    weights and what is no known part of an optimizer's state (`moments.kept_tensors`) are not
+    looked at: masks hold Inf, and scratch space anything. One pass over all of it, one read of the
+    device.
     """
     found = [(name, local(t.detach())) for name, t in _trained(training)]
     found = [(name, t) for name, t in found if t.dtype in _READ and t.numel()]
@@ -47,6 +48,5 @@ def _trained(training: Trained) -> Iterator[tuple[str, torch.Tensor]]:
         name = names.get(id(p), "a parameter")
         yield name, p
         held = training.optimizer.state.get(p)
-        for key, value in held.items() if isinstance(held, dict) else ():
-            if isinstance(value, torch.Tensor) and value.shape == p.shape:
-                yield f"{key} of {name}", value
+        for key, value in kept_tensors(p, held) if isinstance(held, dict) else ():
+            yield f"{key} of {name}", value

@@ -1,10 +1,11 @@
-"""What the optimizer holds and does: Adam's moments, the update, the settings in force."""
+"""What the optimizer holds and does: its moments, the update, the settings in force."""
 
 from __future__ import annotations
 
 import bisect
 import math
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,12 +15,13 @@ from trimtab.guard.distributed.sharding import copies, local
 from trimtab.guard.probes.packs import Pack, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "Moments",
     "UpdateProbe",
     "checksum_of_copies",
+    "kept_tensors",
     "largest_of",
     "read_moments",
     "rms_ratio",
@@ -32,44 +34,87 @@ _CHUNK = 1 << 17
 """Elements whose absolute values are summed at a time."""
 
 
+FIRST = ("exp_avg", "momentum_buffer", "momentum")
+"""First moments by the names under which optimizers keep them: Adam and Lion, SGD and Muon."""
+
+SECOND = (
+    "exp_avg_sq",
+    "square_avg",
+    "variance",
+    "row_var",
+    "col_var",
+    "exp_avg_sq_row",
+    "exp_avg_sq_col",
+)
+"""Running means of squares: Adam, RMSprop, Adafactor of torch and of transformers."""
+
+_OTHER = ("max_exp_avg_sq", "exp_inf", "sum", "acc_delta")
+"""What else must be finite, and none of it negative: AMSGrad, Adamax, Adagrad, Adadelta."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Moments:
-    """Adam's moments of one step; of several ranks this rank's shares of the sums."""
+    """The optimizer's moments of one step; of several ranks this rank's shares of the sums."""
 
-    m_l1: float
-    v_l1: float
-    m_max: float
+    m_l1: float | None
+    """None without first moments."""
+    m_max: float | None
     """Largest absolute element of the first moment."""
-    v_max: float
+    v_l1: float | None
+    """None without second moments."""
+    v_max: float | None
     v_max_at: str
-    """Tensor that holds it."""
+    """Tensor that holds it; empty without."""
     broken: tuple[str, ...]
-    """What makes no sense, as "NAME: what": a first moment that is not finite, a second that is
-    negative or not finite. In the optimizer's order."""
+    """What makes no sense, as "NAME: what": a moment that is not finite, a second that is negative,
+    a factor of a preconditioner that is not finite. In the optimizer's order."""
+
+
+def kept_tensors(
+    parameter: torch.Tensor, held: Mapping[str, object]
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield (name, tensor) of what an optimizer keeps of a parameter and must be sound.
+
+    By what it holds, not by its class: moments by their names, what has the parameter's shape, and
+    square matrices as long as one of its sides, which Shampoo and SOAP keep. The rest may be
+    scratch space.
+    """
+    for key, value in held.items():
+        for tensor in value if isinstance(value, list | tuple) else (value,):
+            if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
+                continue
+            shape = tuple(tensor.shape)
+            square = len(shape) == 2 and shape[0] == shape[1] and shape[0] in parameter.shape
+            if tensor.shape == parameter.shape or key in (*FIRST, *SECOND, *_OTHER) or square:
+                yield key, tensor
 
 
 def read_moments(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], num_ranks: int
 ) -> Moments | None:
-    """Return Adam's moments; None for an optimizer that keeps no `exp_avg_sq`.
+    """Return the moments; None for an optimizer that keeps none (yet).
 
     Args:
-        optimizer: An optimizer of any class.
+        optimizer: An optimizer of any class, or several as one.
         names: Parameter names by `id(parameter)`.
         num_ranks: How many ranks train together.
     """
-    found = [
-        (names.get(id(p), "?"), state["exp_avg"], state["exp_avg_sq"])
+    kept = [
+        (names.get(id(p), "?"), key, tensor)
         for p, state in optimizer.state.items()
-        if isinstance(state, dict) and "exp_avg_sq" in state and "exp_avg" in state
+        if isinstance(state, dict)
+        for key, tensor in kept_tensors(p, state)
     ]
-    if not found:
+    firsts = [(name, t) for name, key, t in kept if key in FIRST]
+    seconds = [(name, t) for name, key, t in kept if key in SECOND]
+    others = [local(t) for _, key, t in kept if key not in FIRST and key not in SECOND]
+    others = [t for t in others if t.numel()]
+    if not kept:
         return None
-    shares = [1.0 / copies(v, num_ranks) for *_, v in found]
-    first = pack([local(m) for _, m, _ in found], shares)
-    second = pack([local(v) for *_, v in found], shares)
-    if not first or not second:  # empty shards only
-        return Moments(m_l1=0.0, v_l1=0.0, m_max=0.0, v_max=0.0, v_max_at=found[0][0], broken=())
+    first, second = (
+        pack([local(t) for _, t in found], [1.0 / copies(t, num_ranks) for _, t in found])
+        for found in (firsts, seconds)
+    )
     ranges = [torch.aminmax(p.flat) for p in second]
     read = [
         *(absolute_sum(p.flat) for p in first),
@@ -77,43 +122,57 @@ def read_moments(
         *(p.flat.sum() for p in second),  # negative elements are reported on their own
         *(high for _, high in ranges),
         *(low for low, _ in ranges),
+        *(largest_of(t) for t in others),
     ]
-    numbers = torch.stack([t.float() for t in read]).tolist()  # one read of the device
-    n = len(first)
-    m_sums, m_tops, v_sums, v_tops, v_lows = (numbers[i * n : (i + 1) * n] for i in range(5))
-    sound = all(map(math.isfinite, (*m_sums, *v_sums))) and min(v_lows) >= 0
-    where = max(range(n), key=lambda i: math.inf if math.isnan(v_tops[i]) else v_tops[i])
-    at = second[where]
-    member = bisect.bisect_right(at.ends, int(at.flat.argmax())) if len(at.members) > 1 else 0
+    if not read:  # empty shards only
+        return Moments(
+            m_l1=0.0 if firsts else None,
+            m_max=0.0 if firsts else None,
+            v_l1=0.0 if seconds else None,
+            v_max=0.0 if seconds else None,
+            v_max_at=seconds[0][0] if seconds else "",
+            broken=(),
+        )
+    rest = iter(torch.stack([t.float() for t in read]).tolist())  # one read of the device
+    m_sums, m_tops = (list(islice(rest, len(first))) for _ in range(2))
+    v_sums, v_tops, v_lows = (list(islice(rest, len(second))) for _ in range(3))
+    sound = all(map(math.isfinite, (*m_sums, *v_sums, *rest))) and min(v_lows, default=0.0) >= 0
+    largest_at = seconds[0][0] if seconds else ""
+    if v_tops:
+        where = max(
+            range(len(v_tops)), key=lambda i: math.inf if math.isnan(v_tops[i]) else v_tops[i]
+        )
+        at = second[where]
+        member = bisect.bisect_right(at.ends, int(at.flat.argmax())) if len(at.members) > 1 else 0
+        largest_at = seconds[at.members[member]][0]
     return Moments(
-        m_l1=sum(p.share * x for p, x in zip(first, m_sums, strict=True)),
-        v_l1=sum(p.share * x for p, x in zip(second, v_sums, strict=True)),
-        m_max=_top(m_tops),
-        v_max=v_tops[where],
-        v_max_at=found[at.members[member]][0],
-        broken=() if sound else _broken(found),
+        m_l1=_share_sum(first, m_sums) if firsts else None,
+        m_max=_top(m_tops) if firsts else None,
+        v_l1=_share_sum(second, v_sums) if seconds else None,
+        v_max=_top(v_tops) if seconds else None,
+        v_max_at=largest_at,
+        broken=() if sound else _broken(kept),
     )
+
+
+def _share_sum(packs: Sequence[Pack], sums: Sequence[float]) -> float:
+    return sum(p.share * x for p, x in zip(packs, sums, strict=True))
 
 
 def _top(values: Sequence[float]) -> float:
     """Return the largest; NaN where there is one."""
-    return math.nan if any(map(math.isnan, values)) else max(values)
+    return math.nan if any(map(math.isnan, values)) else max(values, default=0.0)
 
 
-def _broken(found: Sequence[tuple[str, torch.Tensor, torch.Tensor]]) -> tuple[str, ...]:
+def _broken(kept: Sequence[tuple[str, str, torch.Tensor]]) -> tuple[str, ...]:
     """Name what makes no sense, tensor by tensor."""
     broken = []
-    for name, m, v in found:
-        m, v = local(m), local(v)
-        broken += [
-            f"{name}: {what}"
-            for what, is_so in (
-                ("exp_avg is not finite", not m.isfinite().all()),
-                ("exp_avg_sq is not finite", not v.isfinite().all()),
-                ("exp_avg_sq is negative", (v < 0).any()),
-            )
-            if bool(is_so)
-        ]
+    for name, key, tensor in kept:
+        mine = local(tensor)
+        if not bool(mine.isfinite().all()):
+            broken.append(f"{name}: {key} is not finite")
+        if key in (*SECOND, *_OTHER) and bool((mine < 0).any()):
+            broken.append(f"{name}: {key} is negative")
     return tuple(broken)
 
 
@@ -220,11 +279,13 @@ def settings(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     """Return betas, eps and the largest weight decay as the optimizer has them now."""
     groups = optimizer.param_groups
     found: dict[str, float] = {}
-    betas = groups[0].get("betas")
+    # of several optimizers the first that has betas: Muon has none, and its eps means another thing
+    adam = next((g for g in groups if isinstance(g.get("betas"), tuple | list)), groups[0])
+    betas = adam.get("betas")
     if isinstance(betas, tuple | list) and len(betas) >= 2:
         found["beta1"], found["beta2"] = float(betas[0]), float(betas[1])
-    if isinstance(groups[0].get("eps"), int | float):
-        found["adam_eps"] = float(groups[0]["eps"])
+    if isinstance(adam.get("eps"), int | float) and "ns_steps" not in adam:
+        found["adam_eps"] = float(adam["eps"])
     decays = [g["weight_decay"] for g in groups if isinstance(g.get("weight_decay"), int | float)]
     if decays:
         found["weight_decay"] = float(max(decays))

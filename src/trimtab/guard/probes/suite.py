@@ -325,16 +325,18 @@ class Probes:
         if moment is None:
             return
         self._broken_state = [*moment.broken, *self._broken_state]
-        found.labels["adam_v_max_at"] = moment.v_max_at
+        if moment.v_max_at:
+            found.labels["adam_v_max_at"] = moment.v_max_at
         if self._broken_state:
             found.labels["adam_broken_at"] = "; ".join(self._broken_state[:_NAMED])
-        self._seen |= {
+        read = {
             "adam_m_l1": moment.m_l1,
             "adam_v_l1": moment.v_l1,
             "adam_m_max": moment.m_max,
             "adam_v_max": moment.v_max,
             "adam_broken": float(len(self._broken_state)),
         }
+        self._seen |= {name: value for name, value in read.items() if value is not None}
 
     def _take_softly(self) -> None:
         n = self.num_layers

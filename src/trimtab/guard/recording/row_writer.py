@@ -1,4 +1,4 @@
-"""Rows of signals on their way to disk: in order, whole lines, kept in memory while the disk fails."""
+"""Rows of signals on their way to disk: in order, whole lines, in memory while the disk fails."""
 
 from __future__ import annotations
 

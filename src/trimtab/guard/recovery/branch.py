@@ -24,6 +24,7 @@ def what_is_in_force(engine: Engine) -> InForce:
         dict(d.optimizer_settings),
         d.rewarm,
         d.precision,
+        {name: tuple(values) for name, values in d.held_settings.items()},
     )
 
 
@@ -51,6 +52,8 @@ def put_in_force(engine: Engine, trial: Trial, before: InForce) -> None:
         d.rewarm = (engine.counters.step + 1, trial.rewarm_steps)
     if trial.precision:
         engine.set_precision(trial.precision)
+    if trial.put_back:
+        engine.hold_settings({change.name: change.values for change in trial.put_back})
 
 
 def take_back(engine: Engine, trial: Trial, before: InForce) -> None:
@@ -65,3 +68,9 @@ def take_back(engine: Engine, trial: Trial, before: InForce) -> None:
         actuators.withdraw(engine, [name for name, _ in trial.settings], before.settings)
     if trial.precision:
         engine.set_precision(before.precision)
+    if trial.put_back:
+        # a change that comes after the state that was put back is made again when its step comes
+        step = engine.counters.step
+        engine.release_settings(
+            {c.name: c.changed_to if c.step <= step else () for c in trial.put_back}
+        )

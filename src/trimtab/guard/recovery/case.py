@@ -106,6 +106,8 @@ class Case:
     losses: tuple[float, ...] = ()
     """Of the trial, step by step."""
     alarmed: bool = False
+    base_reading: tuple[float, ...] = ()
+    """Losses of the fixed batches under the base; empty: not read."""
     broken_steps: int = 0
     """Last steps of the trial in a row whose gradient was not finite."""
     arms: tuple[str, ...] | None = None

@@ -26,8 +26,8 @@ _LEAST_SHARE = 0.04
 _FEWEST_TRAINED = 5
 """Batches trained on without trouble from which they set the level; else the run's own does."""
 _ODD_STATE = 0.15
-"""How far the median of the batches trained on without trouble lies above the level of the run, from
-which on the restored state is not what the run had; share of the unit."""
+"""How far the median of the batches trained on without trouble lies above the level of the run,
+from which on the restored state is not what the run had; share of the unit."""
 
 
 def outliers(case: Case, *, margin: int) -> list[bool]:

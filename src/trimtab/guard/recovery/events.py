@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from trimtab.detectors.contract import Finding
+    from trimtab.guard.recovery.expectation import Expectation
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
+    from trimtab.guard.settings.expected import ExpectedChange
+    from trimtab.guard.yardstick.reading import Reading
     from trimtab.incidents import Incident
+    from trimtab.plan.trials import SettingPutBack
     from trimtab.record import RunRecord
 
 __all__ = [
@@ -22,6 +26,7 @@ __all__ = [
     "AnswerHeard",
     "BrokenStateFound",
     "Captured",
+    "ChangeAnnounced",
     "ChangedByHand",
     "Confirmed",
     "Event",
@@ -30,6 +35,7 @@ __all__ = [
     "IncidentInRecord",
     "OddRanksFound",
     "ProbeDone",
+    "ReadingDone",
     "RestorePointFound",
     "RolledBackByHand",
     "RunEnded",
@@ -58,6 +64,19 @@ class StepDone:
     """Whether a loss scaler is in use, for which a gradient that overflows is normal."""
     failures: int = 0
     """Recoveries in a row that did not hold."""
+    reads: bool = False
+    """Whether the yardstick can be read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingDone:
+    """The yardstick was read, or could not be."""
+
+    step: int
+    reading: Reading | None
+    """None: it could not."""
+    scale: Expectation
+    """Spread and unit of the training loss before the trouble: what a rise is judged by."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +168,14 @@ class AnswerHeard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ChangeAnnounced:
+    """A change was announced: what it explains is not acted on."""
+
+    step: int
+    change: ExpectedChange
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunEnded:
     """The run has ended."""
 
@@ -187,6 +214,8 @@ class Standing:
     """Clipping threshold as launched."""
     low_precision: str = ""
     """fp16 or bf16 where the forward pass runs in it and can be run in another."""
+    changed: tuple[SettingPutBack, ...] = ()
+    """Settings that changed without being announced, so far as remembered; oldest first."""
     used_today: Mapping[str, int] = field(default_factory=dict)
     """Actions of each class that has a limit within the last 24 hours, count."""
 
@@ -246,6 +275,7 @@ class Confirmed:
 Answer = IncidentFound | RestorePointFound | Surveyed | Captured | Confirmed
 Event = (
     StepDone
+    | ReadingDone
     | ProbeDone
     | UpdateDone
     | OddRanksFound
@@ -254,6 +284,7 @@ Event = (
     | RolledBackByHand
     | FaultHeard
     | AnswerHeard
+    | ChangeAnnounced
     | RunEnded
     | Answer
 )

@@ -20,6 +20,7 @@ from trimtab.guard.recording.answers import DailyUse, Inbox
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
+from trimtab.guard.recovery.expectation import Expectation, expected_loss
 from trimtab.guard.recovery.past_outcomes import arms_that_worked
 from trimtab.guard.recovery.state import RecoveryState, Request
 from trimtab.guard.recovery.triage import find_incident
@@ -34,9 +35,11 @@ if TYPE_CHECKING:
     from trimtab.chronicle.journal import Event
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recording.fault_barrier import Part
-    from trimtab.guard.recovery.state import Phase
+    from trimtab.guard.recovery.state import Phase, ReadingWanted
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.guard.state.training_state import Snapshot
     from trimtab.guard.step.engine import Engine
+    from trimtab.guard.yardstick.reading import Reading
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
@@ -108,8 +111,22 @@ class Recovery:
 
     # -- called by the guard ----------------------------------------------------------------
 
-    def after_step(self, loss: float, findings: tuple[Finding, ...], *, last: bool = False) -> None:
-        """Take in one finished step; `last`: the run would end here."""
+    def after_step(
+        self,
+        loss: float,
+        findings: tuple[Finding, ...],
+        *,
+        last: bool = False,
+        reads: bool = False,
+    ) -> None:
+        """Take in one finished step.
+
+        Args:
+            loss: Of the step.
+            findings: What the judge found in it.
+            last: Whether the run would end here.
+            reads: Whether the yardstick can be read.
+        """
         engine = self.engine
         if self.state.request is not None:
             self._hear_answer(self.state.request)
@@ -124,8 +141,32 @@ class Recovery:
                 last=last,
                 scaled=engine.has_scaler,
                 failures=engine.decisions.failures,
+                reads=reads,
             )
         )
+
+    def after_reading(self, reading: Reading | None) -> None:
+        """Take in what the yardstick says that `state.wants`; None: it could not be read."""
+        wanted, case = self.state.wants, self.state.case
+        if wanted is None:
+            return
+        if case is None and reading is not None:
+            base = wanted.target_step if reading.base_step is None else reading.base_step
+            scale = expected_loss(self._record(), base)
+        else:
+            scale = Expectation() if case is None else case.expect
+        self._handle(ev.ReadingDone(step=self.engine.counters.step, reading=reading, scale=scale))
+
+    def snapshot_for(self, wanted: ReadingWanted) -> Snapshot | None:
+        """Return the older state that a reading is to be made of as well, from memory; or None."""
+        if wanted.point is not None:
+            return self._snapshots.get(wanted.point.handle)
+        case = self.state.case
+        if case is not None and case.base_reading:
+            return None
+        ring = self.engine.ring
+        found = ring.before(wanted.target_step)
+        return found or (ring.items[0] if ring.items else None)
 
     def after_probe(self, first: int, last: int, loss: float) -> None:
         """Take in the loss of one probed batch under the restored state."""
@@ -177,6 +218,10 @@ class Recovery:
     def after_change(self, remedy: str) -> None:
         """Take in that somebody changed a setting: its effect is watched."""
         self._handle(ev.ChangedByHand(step=self.engine.counters.step, remedy=remedy))
+
+    def announce(self, change: ExpectedChange) -> None:
+        """Take in an announced change."""
+        self._handle(ev.ChangeAnnounced(step=self.engine.counters.step, change=change))
 
     def note(self, text: str) -> None:
         """Journal a sentence of the guard's own."""
@@ -488,6 +533,7 @@ class Recovery:
             clip=engine.clip,
             low_precision=engine.low_precision,
             used_today=used,
+            changed=engine.changed_since(-1),
         )
 
     # -- commands that take several lines ---------------------------------------------------

@@ -122,6 +122,7 @@ def _values(case: Case, trial: Trial, lr_cuts: tuple[tuple[int, float], ...]) ->
         ("evidence", evidence),
         ("precision", trial.precision),
         ("rewarm_steps", trial.rewarm_steps),
+        ("put_back", ", ".join(c.shown for c in trial.put_back)),
         *trial.settings,
     )
     changed = {

@@ -6,6 +6,7 @@ wait, advise, give up, or go back and look at the data ahead.
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from trimtab.guard.recovery.commands import (
     FindRestorePoint,
     NoteOnset,
     Survey,
+    at_step,
     decision,
 )
 from trimtab.guard.recovery.expectation import expected_loss
@@ -24,9 +26,17 @@ from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
 from trimtab.guard.recovery.permission import rights_of, stage
 from trimtab.guard.recovery.situation import affordable_step, situation_of
-from trimtab.guard.recovery.state import Opening, Request, Responding, Surveying
+from trimtab.guard.recovery.state import (
+    Opening,
+    ReadingWanted,
+    Request,
+    Responding,
+    Surveying,
+    Watch,
+)
 from trimtab.guard.recovery.triage import is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
+from trimtab.guard.recovery.trial_verdict import reading_of
 from trimtab.plan.ladder import GiveUp, Wait, next_step
 from trimtab.plan.memory import prefer
 from trimtab.plan.planner import make_plan
@@ -37,14 +47,30 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.events import (
         IncidentFound,
         IncidentInRecord,
+        ReadingDone,
         RestorePointFound,
         Standing,
         StepDone,
         Surveyed,
     )
     from trimtab.guard.recovery.state import RecoveryState
+    from trimtab.guard.yardstick.reading import Comparison, Reading
 
-__all__ = ["examine", "has_lasted", "is_troubled", "look_up", "open_case", "search_base"]
+__all__ = [
+    "ask",
+    "asks_first",
+    "decide",
+    "examine",
+    "has_lasted",
+    "is_troubled",
+    "look_up",
+    "open_case",
+    "search_base",
+    "watch_again",
+]
+
+_CHANGE_STEPS = 128
+"""Steps within which trouble may follow a change of a setting. Ours: two verifications."""
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
@@ -73,6 +99,119 @@ def has_lasted(state: RecoveryState, e: StepDone, f: Finding) -> bool:
         last=e.last,
         scaled=e.scaled,
         waits=lambda f: not recurrence.returns(policy, f) and grace.lasts(policy, f, e.step),
+    )
+
+
+def asks_first(state: RecoveryState, e: StepDone) -> bool:
+    """Whether the yardstick is read before anything is done: what it cannot say is acted on.
+
+    A loss or norm that is not finite needs no second opinion.
+    """
+    acting = state.policy.mode == "act" and not state.advising_only
+    finite = math.isfinite(e.loss) and (math.isfinite(e.norm) or e.scaled)
+    grave = any(
+        f.kind == "non-finite" and not f.closed and f.key not in state.handled
+        for f in state.open.values()
+    )
+    return acting and e.reads and finite and not grave and not e.last
+
+
+def ask(state: RecoveryState, e: StepDone) -> RecoveryState:
+    """Ask for a reading of the state of now, and of the one from before the first sign."""
+    onsets = [f.onset for f in _alarms(state)]
+    target = int(min(onsets, default=e.step)) - 1 - state.policy.rollback_margin_steps
+    return replace(state, wants=ReadingWanted(e, max(target, 0)))
+
+
+def watch_again(state: RecoveryState, e: StepDone) -> RecoveryState:
+    """Ask for a reading where trouble that was left alone is to be looked after."""
+    w = state.watch
+    if w is None or e.step < w.due_step or state.wants is not None:
+        return state
+    if state.advising_only or not e.reads or e.last:
+        return replace(state, watch=None)
+    return replace(state, wants=ReadingWanted(e, w.target_step))
+
+
+def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result:
+    """Leave the run alone where the fixed batches have not got worse; else see what to do."""
+    r, watch = e.reading, state.watch
+    if r is None or not r.base or (not math.isfinite(e.scale.sigma) and r.sigma is None):
+        if watch is not None and e.step >= watch.due_step:
+            return replace(state, watch=None), ()
+        return look_up(state, asked.event)
+    found = reading_of(r.losses, r, e.scale, tolerance=state.policy.verify_tolerance)
+    if watch is not None and asked.target_step == watch.target_step:
+        return _look_after(state, watch, asked, e.step, r, found)
+    # Some steps have been done since: a sound state is no worse than the older one at all. What
+    # lies within noise of it is dealt with as if nothing had been read.
+    if found.worse or not found.rise <= 0:
+        what = "worse" if found.worse else "not better"
+        told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
+        state, more = look_up(state, asked.event)
+        return state, (told, *more)
+    alarms = _alarms(state)
+    wait = max(state.policy.patience_steps, 1)
+    watch = Watch(
+        keys=frozenset(f.key for f in alarms),
+        target_step=asked.target_step,
+        losses=r.losses,
+        base=r.base,
+        due_step=e.step + wait,
+        wait_steps=wait,
+    )
+    state = replace(state, handled=state.handled | watch.keys, watch=watch)
+    why = f"the fixed batches have not got worse: {_told(r, found)}"
+    what = ", ".join(sorted({f.kind for f in alarms}))
+    return state, (
+        decision(e.step, "leave alone", why, tuple(f.text for f in alarms)[:6]),
+        at_step(e.step, f"{what} of the training loss left alone: {why}"),
+    )
+
+
+def _look_after(
+    state: RecoveryState,
+    watch: Watch,
+    asked: ReadingWanted,
+    step: int,
+    r: Reading,
+    found: Comparison,
+) -> Result:
+    """Go on leaving trouble alone, or deal with it after all."""
+    since = found.rise
+    if len(watch.base) == len(r.base) and len(watch.losses) == len(r.losses):
+        # What the loop itself makes of the loss has changed by as much as the older state's has.
+        moved = r.base_mean - _mean(watch.base)
+        since = max(since, r.mean - _mean(watch.losses) - moved)
+    if not since <= found.limit:
+        why = f"worse after all: {_told(r, found)}, {since:+.3g} since it was left alone"
+        state = replace(state, watch=None, handled=state.handled - watch.keys)
+        told = decision(step, "read the fixed batches", why)
+        state, more = look_up(state, asked.event)
+        return state, (told, *more)
+    wait = 2 * watch.wait_steps
+    over = wait > state.policy.verify_steps
+    again = replace(watch, due_step=step + wait, wait_steps=wait)
+    return replace(state, watch=None if over else again), ()
+
+
+def _mean(losses: tuple[float, ...]) -> float:
+    return sum(losses) / len(losses)
+
+
+def _alarms(state: RecoveryState) -> list[Finding]:
+    """Return the open alarms that nothing was decided about."""
+    return [
+        f
+        for f in state.open.values()
+        if f.severity != "info" and f.key not in state.handled and not f.closed
+    ]
+
+
+def _told(r: Reading, found: Comparison) -> str:
+    return (
+        f"{r.mean:.4g} against {r.base_mean:.4g} with the weights of step {r.base_step}"
+        f" ({found.rise:+.3g}, {found.limit:.2g} is noise)"
     )
 
 
@@ -114,6 +253,9 @@ def _approach(
     first_sign = min(
         [int(incident.first_step), *(recurrence.first_of(policy, f) for f in returned)]
     )
+    # a change that nobody announced may act long before it shows
+    recent = [c.step for c in standing.changed if 0 <= first_sign - c.step <= _CHANGE_STEPS]
+    first_sign = min([first_sign, *recent])
     # earlier incidents near this one: what was done did not last, so go further back
     horizon = 4 * policy.verify_steps
     recurrences = sum(1 for onset in standing.last_onsets if abs(onset - first_sign) <= horizon)

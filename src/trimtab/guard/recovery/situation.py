@@ -52,6 +52,7 @@ def situation_of(
         lr_rising=case.lr_rising,
         lr_proven=case.lr_sound is not None or not case.lr_rising,
         policy=policy,
+        changed=tuple(c for c in standing.changed if c.step > case.base.step),
         may_skip=case.arms is None or "other-data" in case.arms,
         probe=case.probe,
         window=(onset, max(case.seen_sample - 1, onset)),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Approach, Case, Verification
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import Key, RestorePoint
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
     from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
     from trimtab.plan.policy import Policy
@@ -41,6 +42,7 @@ __all__ = [
     "Opening",
     "Pending",
     "Phase",
+    "ReadingWanted",
     "RecoveryState",
     "Reporting",
     "Request",
@@ -48,6 +50,7 @@ __all__ = [
     "StartingProbe",
     "StartingTrial",
     "Surveying",
+    "Watch",
 ]
 
 Phase = Literal["calm", "probe", "trial"]
@@ -198,6 +201,37 @@ class Grant:
 
 
 @dataclass(frozen=True)
+class ReadingWanted:
+    """A reading of the yardstick, on which what comes next is decided."""
+
+    event: StepDone
+    """The step after which it is asked for; what comes next goes on with it."""
+    target_step: int
+    """Also read the newest state in memory at or before this step."""
+    point: RestorePoint | None = None
+    """Read this state instead; None: the one above."""
+
+
+@dataclass(frozen=True)
+class Watch:
+    """Trouble that was left alone: the fixed batches are read again, each time after twice as long.
+
+    What goes on (data that is bad for some time yet) may still do harm.
+    """
+
+    keys: frozenset[Key]
+    """Of the alarms that were left alone."""
+    target_step: int
+    """The older state is that at or before this step."""
+    losses: tuple[float, ...]
+    """Of the fixed batches when they were left alone."""
+    base: tuple[float, ...]
+    """Of the older state then."""
+    due_step: int
+    wait_steps: int
+
+
+@dataclass(frozen=True)
 class LeftCase:
     """What the experiments of a case have shown, of which no remedy was kept."""
 
@@ -245,6 +279,10 @@ class RecoveryState:
     advising_only: bool = False
     given_up: str = ""
     """Why nothing is tried any more; empty as long as something is."""
+    wants: ReadingWanted | None = None
+    """A reading that is waited for; until it is there, no step is done."""
+    watch: Watch | None = None
+    """Trouble that was left alone, as long as it is looked after."""
     left: LeftCase | None = None
     """What the last case that was left without a remedy has shown."""
     times_stood_down: int = 0
@@ -264,6 +302,8 @@ class RecoveryState:
     num_requests: int = 0
     """Staged so far in the run, count."""
     granted: Grant | None = None
+    expected: tuple[ExpectedChange, ...] = ()
+    """Announced changes."""
     shadow: Shadow = field(default_factory=Shadow)
     """What `act` would have done, where nothing is done."""
 
@@ -305,6 +345,8 @@ class RecoveryState:
         found: list[RestorePoint] = []
         if self.case is not None:
             found += [self.case.base, *(end for _, end in self.case.ends)]
+        if self.wants is not None and self.wants.point is not None:
+            found.append(self.wants.point)
         if isinstance(self.pending, StartingTrial):
             found.append(self.pending.point)
         elif isinstance(self.pending, Surveying):

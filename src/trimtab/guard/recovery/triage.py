@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.guard.settings.expected import NEVER_EXPECTED
 from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
 
@@ -12,11 +13,13 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import Key
+    from trimtab.guard.settings.expected import ExpectedChange
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
 __all__ = [
     "EARLY_SIGNS",
+    "explained_by",
     "find_incident",
     "is_trouble",
     "puts_in_doubt",
@@ -38,6 +41,7 @@ _ACTED_ON = frozenset(
         "drift",
         "skipped-steps",
         "too-good",
+        "held-out-worse",
     )
 )
 """Kinds of ours that may lead to a rollback. Other kinds ask for a person: going back does not help
@@ -107,6 +111,8 @@ def is_trouble(
         if f.signal == "grad_norm":
             return not f.closed and age >= patience and not scaled
         return f.signal == "loss" and not f.closed and (age >= 2 or last)
+    if f.kind == "held-out-worse":
+        return f.severity == "critical" and not f.closed
     if f.detector.startswith("level") and f.signal == "loss":
         # for a while, a spike that heals looks like a change of level
         return last or not waits(f)
@@ -115,6 +121,17 @@ def is_trouble(
     if f.closed or f.signal != "loss" or age < patience:
         return False
     return last or not waits(f)
+
+
+def explained_by(expected: Sequence[ExpectedChange], finding: Finding) -> ExpectedChange | None:
+    """Return the announced change that explains a finding; None where none does.
+
+    It explains what begins in its window, but no value that is not finite and no loss scale that
+    collapses: no plan leads there.
+    """
+    if finding.kind in NEVER_EXPECTED:
+        return None
+    return next((c for c in expected if c.holds(finding.onset)), None)
 
 
 def find_incident(

@@ -62,6 +62,7 @@ from trimtab.guard.recovery.state import (
     GoingFurtherBack,
     Leaving,
     LeftCase,
+    ReadingWanted,
     Request,
     StartingProbe,
     StartingTrial,
@@ -82,6 +83,7 @@ if TYPE_CHECKING:
         Confirmed,
         FaultHeard,
         ProbeDone,
+        ReadingDone,
         RestorePointFound,
         Standing,
         Surveyed,
@@ -94,6 +96,7 @@ __all__ = [
     "begin_branch",
     "break_off",
     "continue_further_back",
+    "end_trial",
     "finish_leaving",
     "finish_trial",
     "probe_ready",
@@ -232,13 +235,31 @@ def trial_step(
     state = replace(state, case=case)
     if not over and (not alarmed or _measures_on(state, case, e.loss)):
         return state, ()
+    lost = not math.isfinite(e.loss) or case.broken_steps >= _BROKEN_STEPS
+    # An unchanged replay that repeats the record is at the state that was read as worse.
+    if e.reads and not lost and not _repeats_the_record(case):
+        base = None if case.base_reading else case.base
+        wanted = ReadingWanted(e, case.base.step, base)
+        return replace(state, wants=wanted), ()
+    return end_trial(state, case, e.step, None)
+
+
+def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None) -> Result:
+    """Say whether a trial held, by the fixed batches where they were read."""
     assert case.trial is not None
-    result = conclude_trial(case, case.trial, tolerance=state.policy.verify_tolerance)
+    trial = case.trial
+    reading = None if e is None else e.reading
+    if reading is not None:
+        if reading.base:
+            case = replace(case, base_reading=reading.base)
+        elif len(case.base_reading) == len(reading.losses):
+            reading = replace(reading, base=case.base_reading, base_step=case.base.step)
+    result = conclude_trial(case, trial, tolerance=state.policy.verify_tolerance, reading=reading)
     state = replace(state, case=replace(case, trials=(*case.trials, result)))
     if result.held:
         # keeping this trial later goes on from here, without doing its steps again
         return replace(state, pending=Capturing()), (Capture(),)
-    return finish_trial(state, e.step, None)
+    return finish_trial(state, step, None)
 
 
 def _passes(case: Case, finding: Finding, length: int) -> bool:
@@ -407,6 +428,7 @@ def continue_further_back(
         case,
         depth=case.depth + 1,
         base=older,
+        base_reading=(),
         trial=None,
         trials=(),
         ends=(),
@@ -493,6 +515,7 @@ def forget_findings(state: RecoveryState) -> RecoveryState:
     """Forget what was found before: it is not about the branch that begins."""
     return replace(
         state,
+        watch=None,
         open={},
         grace=GracePeriod(),
         recurrence=RecurringSpikes(),
@@ -580,7 +603,7 @@ def break_off(state: RecoveryState, e: FaultHeard) -> Result:
     Where that cannot be done, the state that the fault left goes on.
     """
     case, phase = state.case, state.phase
-    state = replace(state, phase="calm", case=None)
+    state = replace(state, phase="calm", case=None, wants=None)
     if case is None:
         return state, ()
     state = forget_findings(replace(state, verification=None))

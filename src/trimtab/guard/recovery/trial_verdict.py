@@ -9,12 +9,17 @@ import numpy as np
 
 from trimtab.diagnosis.probes import TrialResult
 from trimtab.guard.recovery.curves import as_curve, repeats
+from trimtab.guard.yardstick.reading import compare
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trimtab.guard.recovery.case import Case
+    from trimtab.guard.recovery.expectation import Expectation
+    from trimtab.guard.yardstick.reading import Comparison, Reading
     from trimtab.plan.trials import Trial
 
-__all__ = ["conclude_trial", "trial_is_lost"]
+__all__ = ["conclude_trial", "reading_of", "trial_is_lost"]
 
 _NOISE_SHARE = 0.1
 """Most that the noise of a trial's losses may lift what counts as held, share of the unit."""
@@ -32,8 +37,24 @@ def trial_is_lost(case: Case) -> bool:
     return not recent or float(np.median(recent)) > limit
 
 
-def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult:
-    """Return whether a trial held: no alarm, finite losses, and back at the level before."""
+def reading_of(
+    losses: Sequence[float], r: Reading, scale: Expectation, *, tolerance: float
+) -> Comparison:
+    """Return how fixed batches compare with those of a reading's older state."""
+    sigma, unit = scale.sigma, scale.unit
+    if r.sigma is not None:
+        sigma, unit = r.sigma, 30 * r.sigma
+    return compare(losses, r.base, sigma=sigma, unit=unit, tolerance=tolerance)
+
+
+def conclude_trial(
+    case: Case, trial: Trial, *, tolerance: float, reading: Reading | None = None
+) -> TrialResult:
+    """Return whether a trial held.
+
+    It held where the fixed batches are no worse than at the restore point. Without a reading of
+    them: no alarm, finite losses, and the training loss back at the level before.
+    """
     # the first half is left out: a remedy may need some steps to take effect
     tail = np.array(case.losses[-max(len(case.losses) // 2, 8) :])
     end = float(tail.mean()) if np.isfinite(tail).all() else math.nan
@@ -42,12 +63,18 @@ def conclude_trial(case: Case, trial: Trial, *, tolerance: float) -> TrialResult
     noise = 3 * max(error, e.sigma / math.sqrt(len(tail)))
     limit = e.level + tolerance * e.unit + min(noise, _NOISE_SHARE * e.unit)
     held = not case.alarmed and math.isfinite(end) and end <= limit
+    level, unit = e.level, e.unit
+    if reading is not None and reading.base:
+        found = reading_of(reading.losses, reading, e, tolerance=tolerance)
+        held = not found.worse and bool(np.isfinite(case.losses[-1:]).all())
+        end, level = reading.mean, reading.base_mean
+        unit = unit if reading.sigma is None else 30 * reading.sigma
     return TrialResult(
         name=trial.name,
         held=held,
         loss=end,
-        expected_loss=e.level,
-        unit=e.unit,
+        expected_loss=level,
+        unit=unit,
         steps=len(case.losses),
         skipped=trial.skip is not None,
         lr_factor=trial.lr_factor,

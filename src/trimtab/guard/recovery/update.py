@@ -13,18 +13,26 @@ from typing import TYPE_CHECKING, assert_never
 from trimtab.detectors.contract import changed
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.guard.recovery import kept_remedy, opening, permission, trial_cycle
-from trimtab.guard.recovery.commands import FindIncident, Question, decision
+from trimtab.guard.recovery.commands import (
+    FindIncident,
+    JournalEvent,
+    Question,
+    at_step,
+    decision,
+)
 from trimtab.guard.recovery.events import (
     Answer,
     AnswerHeard,
     BrokenStateFound,
     Captured,
+    ChangeAnnounced,
     ChangedByHand,
     Confirmed,
     FaultHeard,
     IncidentFound,
     OddRanksFound,
     ProbeDone,
+    ReadingDone,
     RestorePointFound,
     RolledBackByHand,
     RunEnded,
@@ -45,7 +53,7 @@ from trimtab.guard.recovery.state import (
     StartingTrial,
     Surveying,
 )
-from trimtab.guard.recovery.triage import speaks_of_state
+from trimtab.guard.recovery.triage import explained_by, speaks_of_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,6 +69,8 @@ __all__ = ["update"]
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
+_MOST_EXPECTED = 64
+"""Announced changes that are remembered."""
 _MOST_FINDINGS = 1024
 """Findings kept where alarms open all the time: each step looks at all of them."""
 
@@ -90,6 +100,8 @@ def _update(state: RecoveryState, e: Event) -> Result:
     match e:
         case StepDone():
             return _step(state, e)
+        case ReadingDone():
+            return _read(state, e)
         case ProbeDone():
             assert state.case is not None
             return trial_cycle.probe_step(state, state.case, e)
@@ -105,13 +117,16 @@ def _update(state: RecoveryState, e: Event) -> Result:
             return replace(state, effects=effects), ()
         case RolledBackByHand():
             effects = state.effects.forget_changes()
-            state = replace(state, verification=None, effects=effects)
+            state = replace(state, verification=None, effects=effects, wants=None)
             state, commands = permission.withdraw(state, "rolled back by hand", e.step)
             return trial_cycle.forget_findings(state), commands
         case FaultHeard():
             return trial_cycle.break_off(state, e)
         case AnswerHeard():
             return permission.answered(state, e)
+        case ChangeAnnounced():
+            expected = (*state.expected[-_MOST_EXPECTED:], e.change)
+            return replace(state, expected=expected), ()
         case RunEnded():
             return _end(state, e)
         case _:
@@ -168,9 +183,13 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
     if state.phase == "trial":
         assert state.case is not None
         return trial_cycle.trial_step(state, state.case, e, findings)
+    if findings and state.expected:
+        state, findings, more = _pass_expected(state, findings, e.step)
+        commands = [*more]
+    else:
+        commands = []
     if len(state.open) > _MOST_FINDINGS:
         state = replace(state, open=_without_old(state.open))
-    commands: list[Command] = []
     if findings != e.findings:
         e = replace(e, findings=findings)
     if state.chief and findings:
@@ -183,6 +202,32 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
         state, more = _calm_step(state, e)
         commands += more
     return state, tuple(commands)
+
+
+def _pass_expected(
+    state: RecoveryState, findings: Sequence[Finding], step: int
+) -> tuple[RecoveryState, tuple[Finding, ...], tuple[Command, ...]]:
+    """Take alarms that an announced change explains as dealt with; write each down, once."""
+    commands: list[Command] = []
+    others: list[Finding] = []
+    handled = state.handled
+    for f in findings:
+        change = explained_by(state.expected, f)
+        if change is None or f.severity == "info":
+            others.append(f)
+            continue
+        if f.key not in handled:
+            why = f"announced: {change.what}, steps {change.from_step} to {change.until_step}"
+            data = {
+                "kind": f.kind,
+                "severity": f.severity,
+                "onset": f.onset,
+                "onset_row": f.onset_row,
+                "why": why,
+            }
+            commands += [JournalEvent("dismiss", step, data), at_step(step, f"{f.text}; {why}")]
+        handled |= {f.key}
+    return replace(state, handled=handled), tuple(others), tuple(commands)
 
 
 def _without_old(found: Mapping[Key, Finding]) -> dict[Key, Finding]:
@@ -256,8 +301,12 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
             commands += more
         return state, tuple(commands)
     if policy.mode != "observe" and opening.is_troubled(state, e):
+        if opening.asks_first(state, e):
+            return opening.ask(state, e), tuple(commands)
         state, more = opening.look_up(state, e)
         commands += more
+    elif state.watch is not None:
+        state = opening.watch_again(state, e)
     return state, tuple(commands)
 
 
@@ -282,6 +331,18 @@ def _shadow(state: RecoveryState, e: StepDone, why: ShadowWhy | None) -> Result:
         state.policy, e.step, why=why, is_trouble=lambda f: opening.has_lasted(state, e, f)
     )
     return replace(state, shadow=shadow), (*ended, *begun)
+
+
+def _read(state: RecoveryState, e: ReadingDone) -> Result:
+    """Go on with what a reading was asked for."""
+    wanted = state.wants
+    state = replace(state, wants=None)
+    if wanted is None:  # given up in the meantime
+        return state, ()
+    if state.phase == "trial":
+        assert state.case is not None
+        return trial_cycle.end_trial(state, state.case, wanted.event.step, e)
+    return opening.decide(state, wanted, e)
 
 
 # -- the end --------------------------------------------------------------------------------

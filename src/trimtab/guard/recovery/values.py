@@ -39,6 +39,8 @@ class InForce:
     settings: Mapping[str, float] = field(default_factory=dict)
     rewarm: tuple[int, int] | None = None
     precision: str = ""
+    held: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    """Settings that are held at the values before they changed."""
 
     def lr_cuts_with(self, trial: Trial) -> tuple[tuple[int, float], ...]:
         """Return the cuts of the rate once a trial comes on top."""
@@ -62,6 +64,7 @@ def settings_of(trial: Trial) -> dict[str, str]:
         "clip_factor": "" if trial.clip_factor == 1.0 else f"{trial.clip_factor:g}",
         "precision": trial.precision,
         "rewarm_steps": "" if trial.rewarm_steps is None else str(trial.rewarm_steps),
+        "put_back": ", ".join(change.shown for change in trial.put_back),
         **{name: f"{value:g}" for name, value in trial.settings},
     }
     return {name: value for name, value in values.items() if value}

@@ -74,6 +74,8 @@ class Decisions:
     """Step at which the user's own schedule took over from the scheduler; None: it has not."""
     weight_decay_since: int | None = None
     """Step from which the weight decay follows the user's own schedule; None: it does not."""
+    held_settings: dict[str, list[float]] = field(default_factory=dict)
+    """Settings that changed without being announced and are held at what they were before."""
 
     def begin_major(self, major: int) -> None:
         """Number the attempts of a run that starts at step 0 again."""
@@ -118,6 +120,10 @@ _CHECKS: dict[str, Callable[[Any], bool]] = {
     "last_onsets": lambda v: _are_whole(v),
     "override_since": lambda v: v is None or _are_whole([v]),
     "weight_decay_since": lambda v: v is None or _are_whole([v]),
+    "held_settings": lambda v: (
+        isinstance(v, dict)
+        and all(isinstance(x, list) and all(map(is_number, x)) for x in v.values())
+    ),
 }
 """What a saved field may hold; the others are whole numbers of at least 0."""
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from trimtab.errors import ConfigError
+from trimtab.guard.state.optimizers import optimizers_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -54,12 +55,23 @@ class _Setting:
     """low <= value < high."""
     only_where_set: bool = False
     """Whether groups that have 0 keep it: norms and biases are not decayed."""
+    not_beside: str = ""
+    """Key of groups where the name means something else: Muon's eps guards its own iteration."""
+
+    def is_in(self, group: Mapping[str, object]) -> bool:
+        """Whether a group has this setting; of several optimizers some have it and some do not."""
+        if self.not_beside and self.not_beside in group:
+            return False
+        value = group.get(self.key)
+        if self.index is not None and isinstance(value, tuple | list):
+            value = value[self.index] if self.index < len(value) else None
+        return isinstance(value, int | float)
 
 
 OPTIMIZER_SETTINGS: dict[str, _Setting] = {
     "beta1": _Setting("betas", 0, 0.0, 1.0),
     "beta2": _Setting("betas", 1, 0.0, 1.0),
-    "eps": _Setting("eps", None, 0.0, math.inf),
+    "eps": _Setting("eps", None, 0.0, math.inf, not_beside="ns_steps"),
     "weight_decay": _Setting("weight_decay", None, 0.0, math.inf, only_where_set=True),
 }
 """What `Guard.set_optimizer` takes."""
@@ -85,7 +97,7 @@ def set_optimizer(state: Adjustable, values: dict[str, float]) -> dict[str, floa
             )
         found = _read(state, setting)
         if found is None:
-            kind = type(state.training.optimizer).__name__
+            kind = " + ".join(type(o).__name__ for o in optimizers_in(state.training.optimizer))
             raise ConfigError(f"set_optimizer({name}={value!r}): {kind} has no {setting.key}")
         before[name] = found
     state.decisions.optimizer_settings |= values
@@ -103,6 +115,8 @@ def enforce(state: Adjustable) -> None:
             state.training.settings, state.training.optimizer.param_groups, strict=True
         ):
             if setting.only_where_set and not launched.get(setting.key):
+                continue
+            if not setting.is_in(group):
                 continue
             if setting.index is None:
                 group[setting.key] = value
@@ -124,7 +138,7 @@ def withdraw(state: Adjustable, names: Sequence[str], kept: Mapping[str, float])
         setting = OPTIMIZER_SETTINGS[name]
         for own, group in zip(launched, state.training.optimizer.param_groups, strict=True):
             value = own.get(setting.key)
-            if value is None:
+            if value is None or not setting.is_in(group):
                 continue
             if setting.index is None:
                 group[setting.key] = value
@@ -138,7 +152,7 @@ def withdraw(state: Adjustable, names: Sequence[str], kept: Mapping[str, float])
 def launched_setting(state: Adjustable, name: str) -> float:
     """Return a setting as launched; the largest of the groups, as `set_optimizer` reports it."""
     setting = OPTIMIZER_SETTINGS[name]
-    values = [g[setting.key] for g in state.training.settings if setting.key in g]
+    values = [g[setting.key] for g in state.training.settings if setting.is_in(g)]
     return max(float(v if setting.index is None else v[setting.index]) for v in values)
 
 
@@ -150,9 +164,7 @@ def read_setting(state: Adjustable, name: str) -> float | None:
 def _read(state: Adjustable, setting: _Setting) -> float | None:
     found: list[float] = []
     for group in state.training.optimizer.param_groups:
-        value = group.get(setting.key)
-        if setting.index is not None and isinstance(value, tuple | list):
-            value = value[setting.index]
-        if isinstance(value, int | float):
-            found.append(float(value))
+        if setting.is_in(group):
+            value = group[setting.key]
+            found.append(float(value if setting.index is None else value[setting.index]))
     return max(found, default=None)

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import math
+import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trimtab.guard.distributed.sharding import local
 from trimtab.guard.state.checkpoint_store import Store
+from trimtab.guard.state.snapshot_budget import Needed, SnapshotBudget, needed_for
+from trimtab.guard.state.spill import Spill, spill_folder
+from trimtab.guard.state.state_copy import state_bytes
 from trimtab.guard.state.training_state import SnapshotRing
 
 if TYPE_CHECKING:
@@ -49,6 +54,12 @@ class RestorePoints:
         self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept, copy_to=copy_to)
         self._state = state
         self._ranks = ranks
+        self._policy = policy
+        self._budget: SnapshotBudget | None = None
+        self._spill: Spill | None = None
+        self._fits = policy.snapshots_kept + 1
+        self._told_fits = 0
+        self._taken: list[weakref.ref[Snapshot]] = []
         self._saved_step = -1
         state.on_restore(self._went_back)
         self._find_doubt: Callable[[int], str] = lambda _step: ""
@@ -67,6 +78,63 @@ class RestorePoints:
 
     # -- taken ------------------------------------------------------------------------------
 
+    def plan_memory(self) -> None:
+        """Settle how many snapshots are within the policy's budget; before the first. A collective.
+
+        Raises:
+            ConfigError: Not even one is, or there is no folder to spill to.
+        """
+        policy = self._policy
+        if policy.spill_to:
+            self._spill = self._ranks.together(
+                lambda: Spill(spill_folder(policy.spill_to, self._ranks.index))
+            )
+        self._budget = SnapshotBudget(policy, self._ranks)
+        needed = self._ranks.together(lambda: needed_for(self._state.training))
+        self._settle_on(self._budget.check(needed), needed)
+
+    def _settle_on(self, fits: int, needed: Needed) -> None:
+        assert self._budget is not None
+        self._fits = max(fits, 1)
+        # one more than are kept is held while a new one is taken
+        kept = min(self._fits, self._policy.snapshots_kept)
+        if kept < self._policy.snapshots_kept and kept != self._told_fits and self._spill is None:
+            self._told_fits = kept
+            more = "" if kept > 1 else "; while a case is open one more is held"
+            self.store.note(
+                f"snapshots: {kept} of {self._policy.snapshots_kept} are kept in memory:"
+                f" {self._budget.text(needed)}{more}. spill_to names a fast local disk for all"
+            )
+
+    def _count_in_memory(self) -> int:
+        alive = [(ref, ref()) for ref in self._taken]
+        self._taken = [ref for ref, s in alive if s is not None and s.in_memory]
+        return len(self._taken)
+
+    def _make_room(self, *, least: int) -> None:
+        """Have the next snapshot be within the budget, as far as the ring can help it.
+
+        Args:
+            least: Snapshots that stay in the ring.
+        """
+        if self._spill is not None and self._count_in_memory() >= self._fits:
+            self._spill.wait()
+        while self._count_in_memory() >= self._fits and len(self.ring.items) > least:
+            self.ring.thin()
+
+    def _note_taken(self, snapshot: Snapshot) -> None:
+        """Count a snapshot, and settle the budget anew where it holds more than was expected."""
+        self._taken.append(weakref.ref(snapshot))
+        if self._budget is None:
+            return
+        shared = self._state.copier.held
+        needed = Needed(
+            own=state_bytes(snapshot.payload, without=shared), shared=state_bytes(shared)
+        )
+        fits = self._budget.fits(needed)
+        if fits < self._fits:
+            self._settle_on(fits, needed)
+
     def capture(self) -> Snapshot:
         """Copy the whole state into memory; where it does not fit, older snapshots make room.
 
@@ -75,39 +143,58 @@ class RestorePoints:
         Raises:
             MemoryError: It does not fit without them either.
         """
-        snapshot = self._state.capture()
-        if snapshot is not None:
-            return snapshot
-        kept = self.ring.make_room()
+        self._make_room(least=1)
+        return self._capture()
+
+    def _capture(self) -> Snapshot:
         snapshot = self._state.capture()
         if snapshot is None:
-            raise MemoryError(
-                f"no room for a snapshot of step {self._state.counters.step};"
-                " recovery goes back to checkpoints on disk, or to older snapshots"
+            kept = self.ring.make_room()
+            snapshot = self._state.capture()
+            if snapshot is None:
+                raise MemoryError(
+                    f"no room for a snapshot of step {self._state.counters.step};"
+                    " recovery goes back to checkpoints on disk, or to older snapshots"
+                )
+            self.store.note(
+                f"out of memory in a snapshot: from here on {kept} are kept; give the process more"
+                " host memory, or set snapshots_kept lower"
             )
-        self.store.note(
-            f"out of memory in a snapshot: from here on {kept} are kept; give the process more"
-            " host memory, or set snapshots_kept lower"
-        )
+        self._note_taken(snapshot)
         return snapshot
 
     def snapshot(self) -> Snapshot:
         """Copy the whole state into memory, and keep it in the ring where it is finite.
 
+        Where a folder to spill to is named, its tensors are on the way there when this returns.
+
         Raises:
             MemoryError: As for `capture`.
         """
-        snapshot = self.capture()
         # A collective, so on all ranks: a ring that differs between ranks could not be restored.
         what = self._state.unsound()
+        self._make_room(least=1 if what or self._fits > 1 else 0)
+        snapshot = self._capture()
         if not what:
             self.ring.add(snapshot)
+            self._begin_to_spill(snapshot)
         elif self._state.counters.step == 0:
             self.store.note(
                 f"training begins from a state that is not finite ({what}): there is none to go"
                 " back to"
             )
         return snapshot
+
+    def _begin_to_spill(self, snapshot: Snapshot) -> None:
+        if self._spill is None:
+            return
+        shared = {local(t).untyped_storage().data_ptr() for t in self._state.copier.held}
+        self._spill.begin(snapshot.payload, keep=shared)
+        trouble = self._spill.take_trouble()
+        if trouble:
+            self.store.note(
+                f"a snapshot could not be written to spill_to and stays in memory: {trouble}"
+            )
 
     def save(self, why: str, *, background: bool = False, doubt: str = "") -> None:
         """Write the state to disk, whole or not at all, and say so; all ranks must call it.

@@ -15,7 +15,7 @@ from trimtab.errors import ActError
 from trimtab.guard.probes.finite import unsound
 from trimtab.guard.state.decisions import Counters, Decisions
 from trimtab.guard.state.optimizer_settings import enforce
-from trimtab.guard.state.serialization import clone
+from trimtab.guard.state.state_copy import StateCopier
 from trimtab.guard.state.training_state import (
     Snapshot,
     capture_rng,
@@ -60,6 +60,8 @@ class RunState:
             clock: Starts the step under way anew when a state was put back.
         """
         self.training = training
+        self.copier = StateCopier(training)
+        """Copies states, and holds once what does not change between them."""
         self.data = data
         self._ranks = ranks
         self._recorder = recorder
@@ -144,7 +146,9 @@ class RunState:
 
     def saved_payload(self, *, copy: bool) -> StateDict:
         """Return what a checkpoint holds; `copy`: not the live tensors but copies of them."""
-        payload = self._ranks.together(lambda: clone(self.payload()) if copy else self.payload())
+        payload = self._ranks.together(
+            lambda: self.copier.copy(self.payload()) if copy else self.payload()
+        )
         return self._with_decisions(payload)
 
     def saved_snapshot(self, snapshot: Snapshot) -> StateDict:
@@ -153,7 +157,8 @@ class RunState:
         now = self._judgement.state
         self._judgement.restore(snapshot.payload["judge"])
         try:
-            return self._with_decisions({name: snapshot.payload[name] for name in kept})
+            payload = {name: snapshot.payload[name] for name in kept}
+            return self._with_decisions({**payload, "training": snapshot.training})
         finally:
             self._judgement.restore(now)
 
@@ -182,7 +187,7 @@ class RunState:
 
     def _copied(self) -> StateDict | None:
         try:
-            copied: StateDict = clone(self.payload())
+            copied = self.copier.copy(self.payload())
         except Exception as error:
             if is_out_of_memory(error):
                 return None
@@ -197,7 +202,7 @@ class RunState:
     def misfit(self, snapshot: Snapshot) -> str:
         """Return why a snapshot cannot be put back; empty where it can. All ranks must call it."""
         # All ranks answer before any of them loads, so that a refusal leaves all as they were.
-        everyone = self._ranks.collect(self.training.misfit(snapshot.payload["training"]))
+        everyone = self._ranks.collect(self.training.misfit(snapshot.outline))
         why = next(filter(None, everyone), "")
         return f"step {snapshot.step} cannot be gone back to: {why}" if why else ""
 
@@ -238,7 +243,7 @@ class RunState:
 
     def _load(self, snapshot: Snapshot) -> None:
         try:
-            self.training.load(snapshot.payload["training"])
+            self.training.load(snapshot.training)
         except Exception as error:
             done = ", ".join(self.training.loaded) or "nothing"
             raise ActError(
@@ -251,7 +256,7 @@ class RunState:
         """Return what to say where going back undoes a rate that the user's own loop lowered."""
         if self.training.scheduler is not None or self.training.extra:
             return ""  # a schedule's rates go back with it
-        then = snapshot.payload["training"]["optimizer"]["param_groups"][0]["lr"]
+        then = snapshot.outline["optimizer"]["param_groups"][0]["lr"]
         now = self.training.optimizer.param_groups[0]["lr"]
         if not float(now) < float(then):
             return ""

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.errors import ActError
 from trimtab.guard.state.serialization import clone
+from trimtab.guard.state.spill import Spilled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -308,7 +309,29 @@ class Snapshot:
     sample_id: int
     """Sample id that comes next."""
     payload: StateDict
-    """Copies: training, rng, data, judge, counters."""
+    """Copies: training, rng, data, judge, counters. Where `training` was written to a disk it is a
+    `Spilled`; read it through `training` or `outline`."""
+
+    @property
+    def in_memory(self) -> bool:
+        """Whether the large tensors are in memory."""
+        return not isinstance(self.payload["training"], Spilled)
+
+    @property
+    def training(self) -> StateDict:
+        """The training state, read back where it is on a disk.
+
+        Raises:
+            ActError: It cannot be read.
+        """
+        held: StateDict | Spilled = self.payload["training"]
+        return held.read() if isinstance(held, Spilled) else held
+
+    @property
+    def outline(self) -> StateDict:
+        """The training state; large tensors that are on a disk have their shape only."""
+        held: StateDict | Spilled = self.payload["training"]
+        return held.outline() if isinstance(held, Spilled) else held
 
 
 class SnapshotRing:
@@ -327,9 +350,15 @@ class SnapshotRing:
     def add(self, snapshot: Snapshot) -> None:
         """Add the newest one; where there are too many, thin the older half, keeping the oldest."""
         self._items.append(snapshot)
-        if len(self._items) <= self._keep:
-            return
-        older = self._items[: self._keep // 2]
+        if len(self._items) > self._keep:
+            self.thin()
+
+    def thin(self) -> None:
+        """Forget the one of the older half that is nearest to its neighbours, but the oldest.
+
+        Of less than four it is the oldest.
+        """
+        older = self._items[: (len(self._items) - 1) // 2]
         gaps = [older[i + 1].step - older[i - 1].step for i in range(1, len(older) - 1)]
         victim = 1 + gaps.index(min(gaps)) if gaps else 0
         del self._items[victim]

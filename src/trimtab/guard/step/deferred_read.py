@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from trimtab.guard.distributed.sharding import is_sharded
+from trimtab.guard.state.optimizers import optimizers_in
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,6 +128,10 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     Only where each parameter has its whole state: one that is made in a skipped step would stay,
     and SGD's first momentum would be left without a value.
     """
+    return all(map(_skips_on_device, optimizers_in(optimizer)))
+
+
+def _skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     if type(optimizer) not in _SKIPPING or not getattr(
         optimizer, "_step_supports_amp_scaling", False
     ):
@@ -145,11 +150,13 @@ def skips_on_device(optimizer: torch.optim.Optimizer) -> bool:
     return True
 
 
-def update_unless(optimizer: Any, broken: torch.Tensor) -> None:
+def update_unless(optimizer: torch.optim.Optimizer, broken: torch.Tensor) -> None:
     """Step, unless `broken` (float32 scalar on the device) is 1: then all stays bit for bit."""
     # The attributes that `GradScaler` sets for fused optimizers; their kernels read the flag.
-    optimizer.grad_scale, optimizer.found_inf = None, broken
-    try:
-        optimizer.step()
-    finally:
-        del optimizer.grad_scale, optimizer.found_inf
+    for one in optimizers_in(optimizer):
+        member: Any = one
+        member.grad_scale, member.found_inf = None, broken
+        try:
+            member.step()
+        finally:
+            del member.grad_scale, member.found_inf

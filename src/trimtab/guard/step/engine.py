@@ -8,7 +8,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.errors import ActError
+
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.guard.data.streams import Order
     from trimtab.guard.distributed.process_group import Ranks
@@ -20,6 +24,7 @@ if TYPE_CHECKING:
     from trimtab.guard.step.precision import Precision
     from trimtab.guard.step.run_context import RunContext
     from trimtab.plan.policy import Policy
+    from trimtab.plan.trials import SettingPutBack
 
 __all__ = ["Engine"]
 
@@ -201,3 +206,24 @@ class Engine:
     def set_precision(self, precision: str) -> None:
         """Run the forward pass in fp32 or bf16, without the loss scaler; empty: its own format."""
         self._parts.precision.set(precision)
+
+    def hold_settings(self, values: Mapping[str, tuple[float, ...]]) -> None:
+        """Put settings back and hold them there, whatever the loop sets; a restart holds them too.
+
+        Raises:
+            ActError: One of them is no longer there, or has other places than its values.
+        """
+        failed = self._parts.settings.put_back(values)
+        if failed:
+            raise ActError(f"cannot be put back: {', '.join(failed)}")
+        self.decisions.held_settings |= {name: list(v) for name, v in values.items()}
+
+    def release_settings(self, values: Mapping[str, tuple[float, ...]]) -> None:
+        """Hold settings no longer; set those that have values here to them."""
+        self._parts.settings.release(values)
+        for name in values:
+            self.decisions.held_settings.pop(name, None)
+
+    def changed_since(self, step: int) -> tuple[SettingPutBack, ...]:
+        """Return the settings that changed after a step and were not announced; oldest first."""
+        return self._parts.settings.unannounced_since(step)

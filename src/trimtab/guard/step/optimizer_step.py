@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from trimtab.guard.probes.gradients import clip_gradients, finite_flags, first_nonfinite
 from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.step.deferred_read import update_unless
+from trimtab.guard.step.forward_buffers import ForwardBuffers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -95,6 +96,7 @@ class OptimizerStep:
         self._lr_undone: tuple[float, float] | None = None
         self._keeps_gradients = False
         self._outside: OutsideUpdate | None = None
+        self._buffers = ForwardBuffers(state.training.bare_model)
 
     # -- how a trainer sets it up -----------------------------------------------------------
 
@@ -130,6 +132,10 @@ class OptimizerStep:
     def name_of(self, parameter: torch.Tensor) -> str:
         """Return a parameter's name in the model."""
         return self._names.get(id(parameter), "?")
+
+    def keep_buffers(self) -> None:
+        """Remember the buffers that a forward pass may change; before that of a step."""
+        self._buffers.keep()
 
     # -- clipped ----------------------------------------------------------------------------
 
@@ -202,7 +208,8 @@ class OptimizerStep:
         The scheduler's own values are put back before it is advanced: it never sees ours.
 
         Args:
-            skip: Leave the update out; states of model and optimizer stay bit for bit.
+            skip: Leave the update out; states of model and optimizer stay bit for bit, and small
+                buffers go back to what they were before the forward pass.
             broken: Float32 scalar on the device; where it is 1 the device leaves the update out,
                 which the host does not know yet.
         """
@@ -230,6 +237,7 @@ class OptimizerStep:
                 scaler.update()
                 assert scale is not None
                 skipped = skip or bool(scaler.get_scale() < scale)
+            self._settle_buffers(skip=skip, broken=broken)
             self._lr_undone = None
             if asked != planned and [g["lr"] for g in groups] != asked:
                 self._lr_undone = (effective, float(groups[0]["lr"]))
@@ -249,6 +257,12 @@ class OptimizerStep:
         if self._outside is not None:
             skipped = skipped or not self._outside.was_applied()
         return Applied(effective, scheduled, skipped, scale)
+
+    def _settle_buffers(self, *, skip: bool, broken: torch.Tensor | None) -> None:
+        if skip or broken is not None:
+            self._buffers.put_back(where=None if skip else broken)
+        else:
+            self._buffers.forget()
 
     # -- thrown away ------------------------------------------------------------------------
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.probes.suite import Probes
     from trimtab.guard.recording.recorder import Recorder
+    from trimtab.guard.settings.expected import ExpectedChanges
+    from trimtab.guard.settings.ledger import SettingsLedger
     from trimtab.guard.state.judgement import Judgement
     from trimtab.guard.state.restore_points import RestorePoints
     from trimtab.guard.state.run_state import RunState
@@ -55,3 +57,7 @@ class RunContext:
     """Does a step whose values are read late."""
     reads_late: LateReads
     """Whether values may be read late at all."""
+    settings: SettingsLedger
+    """What is in force, and what changed without being announced."""
+    expected: ExpectedChanges
+    """What was announced."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.readers.base import NotALogError
+from trimtab.errors import ReadError
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
@@ -64,7 +64,7 @@ def settle(
     if draft is None:
         draft = _without_loss(shapes)
     if draft is None:
-        raise NotALogError(
+        raise ReadError.of_no_log(
             f"{source}: {why}; looked for lines that repeat with a loss (`step 10 loss 2.5`, "
             "`key: value`, tables with a header); give a training log"
         )

@@ -1,0 +1,324 @@
+"""The ledger of settings: what is in force, what changed, and whether somebody announced it.
+
+What the guard itself changes during `step()`, its scheduler's values among it, is no change of the
+user's: settings are compared between the end of one step and the beginning of the next. A setting
+that moves again within `_SCHEDULE_STEPS` follows a schedule of its own and is not reported again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from trimtab.plan.trials import SettingPutBack
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trimtab.guard.settings.expected import ExpectedChanges
+    from trimtab.guard.settings.reader import SettingsReader, Values
+
+__all__ = ["SettingChanged", "SettingsLedger"]
+
+_SCHEDULE_STEPS = 20
+"""Steps within which a second change of the same setting makes it a schedule. Ours."""
+_RATE_RATIO = 1.5
+"""Change of a rate that nobody's scheduler made, from one step to the next, ratio. Ours, as
+`Policy.lr_jump_ratio`."""
+_MOST_KEPT = 64
+"""Changes that are remembered for recovery; the oldest go first."""
+_STILL_ROWS = 20
+"""Rows at one batch size before another one is a change, as in `detectors.setting_change`."""
+_HOLD_ROWS = 2
+"""Rows of a new batch size: the last batch of an epoch is short for one."""
+
+_SIGNALS: Mapping[str, str] = {
+    "weight_decay": "weight_decay",
+    "beta1": "beta1",
+    "beta2": "beta2",
+    "eps": "adam_eps",
+    "momentum": "momentum",
+    "clip": "clip_limit",
+}
+"""Signal of a row by the optimizer's own name; the largest of the groups."""
+_NOT_PUT_BACK = ("lr", "clip", "batch_size", "loss_scale")
+"""Settings that the loop sets anew in each step; for the rate there are cuts."""
+_DROPOUTS = ("p", "dropout", "dropout_p", "drop_prob", "attention_dropout", "attn_dropout")
+
+
+@dataclass(frozen=True)
+class SettingChanged:
+    """One setting that changed between two steps."""
+
+    step: int
+    """The first step under the new value."""
+    name: str
+    before: Values
+    after: Values
+    expected: str = ""
+    """What was announced; empty: nobody announced it."""
+
+    @property
+    def where(self) -> str:
+        """How many places changed, of how many."""
+        moved = sum(a != b for a, b in zip(self.before, self.after, strict=False))
+        total = max(len(self.before), len(self.after))
+        return "" if total < 2 or moved == total else f"{moved} of {total}"
+
+    def text(self) -> str:
+        """Return it in words, such as `weight_decay 0.1 → 100`."""
+        before, after = self.shown
+        where = f" ({self.where})" if self.where else ""
+        return f"{self.name} {before} → {after}{where}"
+
+    @property
+    def shown(self) -> tuple[str, str]:
+        """Return the values as people read them."""
+        if self.name == "requires_grad":
+            return f"{sum(self.before):g} trained", f"{sum(self.after):g} trained"
+        if self.name.endswith(".training"):
+            return _modes(self.before), _modes(self.after)
+        pairs = [(a, b) for a, b in zip(self.before, self.after, strict=False) if a != b]
+        a, b = pairs[0] if pairs else (self.before[:1] or (0.0,), self.after[:1] or (0.0,))
+        return _shown(a), _shown(b)
+
+
+class SettingsLedger:
+    """Looks at the settings before each update, and remembers what nobody announced."""
+
+    def __init__(self, reader: SettingsReader, expected: ExpectedChanges) -> None:
+        """Begin with the settings of the first step.
+
+        Args:
+            reader: Reads and writes settings.
+            expected: What was announced.
+        """
+        self._reader = reader
+        self._expected = expected
+        self._fingerprint: tuple[object, ...] | None = None
+        self._values: dict[str, Values] = {}
+        self._rates: tuple[float, ...] = ()
+        self._moved: dict[str, int] = {}
+        """Step of the last change of each setting from outside."""
+        self._held: dict[str, Values] = {}
+        """Settings that are put back whenever they change."""
+        self._signals: dict[str, float] = {}
+        self._unannounced = 0
+        self._changes: list[SettingChanged] = []
+        self._batch = _Steady()
+        self._scale = 0.0
+
+    # -- in each step -----------------------------------------------------------------------
+
+    def before_update(self, step: int) -> tuple[SettingChanged, ...]:
+        """Return what changed since the step before; nothing in all but a few steps.
+
+        Args:
+            step: The one that is under way, counted from 1.
+
+        Cost: one fingerprint, some microseconds.
+        """
+        fingerprint = self._reader.fingerprint()
+        if self._fingerprint is None:
+            self._take(fingerprint)
+            self._rates = self._reader.rates()
+            return ()
+        changed: list[SettingChanged] = []
+        if fingerprint != self._fingerprint:
+            before = self._values
+            self._take(fingerprint)
+            changed = [
+                SettingChanged(step, name, before.get(name, ()), value)
+                for name, value in self._values.items()
+                # groups or modules that were added or lost are no change of a setting
+                if before.get(name, value) != value and len(before[name]) == len(value)
+            ]
+        rates = self._reader.rates()
+        if rates != self._rates:
+            changed += self._rate_change(step, rates)
+        return self._sort(changed, step) if changed else ()
+
+    def after_update(self) -> None:
+        """Take what is in force now as the guard's own doing: schedules, remedies, restores."""
+        fingerprint = self._reader.fingerprint()
+        if fingerprint != self._fingerprint:
+            self._take(fingerprint)
+        self._rates = self._reader.rates()
+
+    accept = after_update
+
+    def went_back(self, _step: int) -> None:
+        """Put what is held in force again after a restore, which brings older settings."""
+        for name, value in self._held.items():
+            self._reader.write(name, value)
+        self.accept()
+
+    def add_to(self, values: dict[str, float], step: int) -> tuple[SettingChanged, ...]:
+        """Add the settings to a row where they changed; return what its own values show changed.
+
+        Args:
+            values: Of the row, `batch_size` and `loss_scale` among them; added to.
+            step: Of the row.
+        """
+        if self._signals:
+            values |= self._signals
+            self._signals = {}
+        if self._unannounced:
+            values["unannounced_changes"] = float(self._unannounced)
+            self._unannounced = 0
+        changed: list[SettingChanged] = []
+        batch = values.get("batch_size", 0.0)
+        if not self._batch.is_still(batch):
+            before = self._batch.take(batch)
+            if before is not None:
+                changed.append(SettingChanged(step, "batch_size", (before,), (batch,)))
+        scale = values.get("loss_scale", 0.0)
+        if scale != self._scale:
+            # a scaler doubles and halves by itself, by whole powers of two at its defaults
+            if self._scale and scale and not _is_power_of_two(scale / self._scale):
+                changed.append(SettingChanged(step, "loss_scale", (self._scale,), (scale,)))
+            self._scale = scale
+        return self._sort(changed, step, of_row=True) if changed else ()
+
+    # -- for recovery -----------------------------------------------------------------------
+
+    def unannounced_since(self, step: int) -> tuple[SettingPutBack, ...]:
+        """Return what changed after a step, nobody announced, and can be put back; oldest first."""
+        found: dict[str, SettingPutBack] = {}
+        for change in self._changes:
+            if change.name in self._held or change.name in _NOT_PUT_BACK or not change.before:
+                continue
+            if change.step > step and change.name not in found:
+                found[change.name] = SettingPutBack(
+                    name=change.name,
+                    step=change.step,
+                    values=change.before,
+                    changed_to=change.after,
+                    shown=f"{change.name} back to {change.shown[0]}",
+                )
+        return tuple(found.values())
+
+    def put_back(self, names: Mapping[str, Values]) -> tuple[str, ...]:
+        """Put settings back and hold them there; return the names that could not be.
+
+        Whenever one of them changes again it is put back before the next update.
+        """
+        failed = tuple(name for name, value in names.items() if not self._reader.write(name, value))
+        self._held |= {name: value for name, value in names.items() if name not in failed}
+        self.accept()
+        return failed
+
+    def release(self, names: Mapping[str, Values]) -> None:
+        """Hold settings no longer, and set them to these values where there are any."""
+        for name, value in names.items():
+            self._held.pop(name, None)
+            if value:
+                self._reader.write(name, value)
+        self.accept()
+
+    @property
+    def held(self) -> Mapping[str, Values]:
+        """Settings that are held."""
+        return dict(self._held)
+
+    # -- inside -----------------------------------------------------------------------------
+
+    def _take(self, fingerprint: tuple[object, ...]) -> None:
+        if self._fingerprint is not None and fingerprint[0] != self._fingerprint[0]:
+            self._reader.find()  # groups or modules were added or lost
+            fingerprint = self._reader.fingerprint()
+        self._fingerprint = fingerprint
+        self._values = self._reader.read()
+        self._signals |= _signals_of(self._values)
+
+    def _rate_change(self, step: int, rates: tuple[float, ...]) -> list[SettingChanged]:
+        before, self._rates = self._rates, rates
+        known = len(before) == len(rates)
+        jumped = known and any(
+            a > 0 < b and max(a / b, b / a) >= _RATE_RATIO
+            for a, b in zip(before, rates, strict=True)
+        )
+        if jumped:
+            return [SettingChanged(step, "lr", before, rates)]
+        self._moved["lr"] = step  # somebody's own schedule
+        return []
+
+    def _sort(
+        self, changed: list[SettingChanged], step: int, *, of_row: bool = False
+    ) -> tuple[SettingChanged, ...]:
+        """Put back what is held, pass over schedules, and mark what was announced."""
+        found: list[SettingChanged] = []
+        for change in changed:
+            name = change.name
+            if name in self._held:
+                self._reader.write(name, self._held[name])
+                self.accept()
+                continue
+            last = self._moved.get(name)
+            self._moved[name] = step
+            if last is not None and step - last < _SCHEDULE_STEPS:
+                continue
+            expected = self._expected.covers(name, step)
+            change = SettingChanged(step, name, change.before, change.after, expected)
+            found.append(change)
+            if not expected:
+                self._unannounced += not of_row
+                self._changes = [*self._changes[-_MOST_KEPT + 1 :], change]
+        return tuple(found)
+
+
+class _Steady:
+    """A value of rows that stands still, and what it was before it changed for good."""
+
+    def __init__(self) -> None:
+        self._value = 0.0
+        self._rows = 0
+        self._new = 0.0
+        self._new_rows = 0
+
+    def is_still(self, value: float) -> bool:
+        if value == self._value:
+            self._rows += 1
+            self._new_rows = 0
+            return True
+        return False
+
+    def take(self, value: float) -> float | None:
+        """Return the value before, once the new one has held."""
+        self._new_rows = self._new_rows + 1 if value == self._new else 1
+        self._new = value
+        if self._rows and self._new_rows < _HOLD_ROWS:
+            return None
+        before, rows = self._value, self._rows
+        self._value, self._rows, self._new_rows = value, 1, 0
+        return before if rows >= _STILL_ROWS else None
+
+
+def _signals_of(values: Mapping[str, Values]) -> dict[str, float]:
+    """Return the settings that a row has: the largest of each, and counts."""
+    found = {signal: max(values[name]) for name, signal in _SIGNALS.items() if values.get(name)}
+    dropout = [max(v) for name, v in values.items() if v and name.rpartition(".")[2] in _DROPOUTS]
+    if dropout:
+        found["dropout"] = max(dropout)
+    found["trainable_parameters"] = sum(values.get("requires_grad", ()))
+    found["eval_modules"] = float(
+        sum(v.count(0.0) for name, v in values.items() if name.endswith(".training"))
+    )
+    return found
+
+
+def _is_power_of_two(ratio: float) -> bool:
+    while ratio >= 2:
+        ratio /= 2
+    while 0 < ratio < 1:
+        ratio *= 2
+    return ratio == 1
+
+
+def _modes(values: Values) -> str:
+    on = sum(values)
+    return "train" if on == len(values) else "eval" if not on else f"{on:g} of {len(values)} train"
+
+
+def _shown(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

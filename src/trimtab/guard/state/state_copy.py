@@ -1,0 +1,170 @@
+"""Copies of the training state in host memory: what does not train is held once for all of them.
+
+A snapshot copies what the optimizer trains and the optimizer's own state. Everything else in the
+model (frozen weights, buffers that no step changes, quantised blocks) is copied the first time; a
+later snapshot refers to that copy as long as the live tensor is the same bit for bit, so that going
+back still puts it right where something has damaged it. Tensors that share their memory in the
+model, such as tied embeddings, share one copy.
+
+Cost of what is held once: on the CPU one comparison, on an accelerator one pass over it there and
+no transfer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from trimtab.guard.distributed.sharding import local
+from trimtab.guard.state.serialization import clone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from trimtab.guard.state.training_state import StateDict, Training
+
+__all__ = ["LEAST_SHARED_BYTES", "StateCopier", "fingerprint", "state_bytes", "tensors_in"]
+
+LEAST_SHARED_BYTES = 1 << 16
+"""Smaller tensors are copied each time: looking costs as much."""
+
+_CHUNK = 1 << 20
+"""Words of eight bytes that are weighed at a time."""
+
+_MIX = -0x61C8864680B583EB
+"""2^64 over the golden ratio, as a signed number: odd, and its multiples spread evenly."""
+
+_SAME_SIZE = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True)
+class _Held:
+    copy: torch.Tensor
+    print: int | None
+    """Fingerprint of a tensor on an accelerator."""
+
+
+class StateCopier:
+    """Copies states of one run, and holds once what does not change between them."""
+
+    def __init__(self, training: Training) -> None:
+        """Hold nothing yet."""
+        self._training = training
+        self._held: dict[str, _Held] = {}
+
+    @property
+    def held(self) -> list[torch.Tensor]:
+        """The copies that snapshots share."""
+        return [h.copy for h in self._held.values()]
+
+    def copy(self, payload: StateDict) -> StateDict:
+        """Return a deep copy on the CPU of what `RunState.payload` gives."""
+        return {
+            name: self._training_copy(part) if name == "training" else clone(part)
+            for name, part in payload.items()
+        }
+
+    def _training_copy(self, state: StateDict) -> StateDict:
+        copied: StateDict = {}
+        for role, part in state.items():
+            of_model = role == "model" and isinstance(part, dict)
+            copied[role] = self._model_copy(part) if of_model else clone(part)
+        return copied
+
+    def _model_copy(self, model: Mapping[str, object]) -> StateDict:
+        trained = {local(p).data_ptr() for p in self._training.parameters if p.requires_grad}
+        made: dict[tuple[object, ...], torch.Tensor] = {}
+        copied: StateDict = {}
+        for key, value in model.items():
+            if not isinstance(value, torch.Tensor):
+                copied[key] = clone(value)
+                continue
+            mine = local(value)
+            where = (mine.data_ptr(), mine.shape, mine.stride(), mine.dtype)
+            if mine.numel() and where in made:
+                copied[key] = made[where]
+                continue
+            shared = mine.data_ptr() not in trained and mine.nbytes >= LEAST_SHARED_BYTES
+            made[where] = copied[key] = self._shared(key, value) if shared else clone(value)
+        return copied
+
+    def _shared(self, key: str, value: torch.Tensor) -> torch.Tensor:
+        mine, held = local(value).detach(), self._held.get(key)
+        mark = None if mine.device.type == "cpu" else fingerprint(mine)
+        if held is not None:
+            then = local(held.copy)
+            if then.shape == mine.shape and then.dtype == mine.dtype:
+                same = _same_bits(then, mine) if mark is None else mark == held.print
+                if same:
+                    return held.copy
+        copy: torch.Tensor = clone(value)
+        self._held[key] = _Held(copy, mark)
+        return copy
+
+
+def state_bytes(state: object, *, without: list[torch.Tensor] | None = None) -> int:
+    """Return the memory of a nested state's tensors and arrays, each storage once, bytes.
+
+    Args:
+        state: Nested dicts, lists and tuples.
+        without: Tensors whose storage does not count.
+    """
+    seen = {local(t).untyped_storage().data_ptr() for t in without or []}
+    total = 0
+    for leaf in tensors_in(state):
+        if isinstance(leaf, np.ndarray):
+            total += leaf.nbytes
+            continue
+        storage = local(leaf).untyped_storage()
+        if storage.data_ptr() not in seen:
+            seen.add(storage.data_ptr())
+            total += storage.nbytes()
+    return total
+
+
+def tensors_in(state: object) -> Iterator[torch.Tensor | np.ndarray[Any, Any]]:
+    """Yield the tensors and arrays of a nested state."""
+    if isinstance(state, torch.Tensor | np.ndarray):
+        yield state
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from tensors_in(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from tensors_in(value)
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors of one shape and type are alike, NaN and the sign of zero included."""
+    kind = _SAME_SIZE.get(a.element_size())
+    if kind is None:
+        return False
+    return torch.equal(a.contiguous().view(kind), b.contiguous().view(kind))
+
+
+def fingerprint(tensor: torch.Tensor) -> int:
+    """Return a number of 64 bits of a tensor's content, computed where it lies.
+
+    One changed element always changes it; several do but for a chance of about 2^-64. Cost: one
+    pass over it, and one read of the device.
+
+    Example:
+        >>> a, b = torch.zeros(5), torch.zeros(5)
+        >>> b[3] = -0.0
+        >>> fingerprint(a) == fingerprint(a.clone()), fingerprint(a) == fingerprint(b)
+        (True, False)
+    """
+    flat = tensor.detach().contiguous().flatten().view(torch.uint8)
+    spare = -flat.numel() % 8
+    if spare:
+        flat = torch.cat([flat, flat.new_zeros(spare)])
+    words = flat.view(torch.int64)
+    # odd weights: a product with one of them loses no bit of a word
+    weights = (torch.arange(1, min(_CHUNK, len(words)) + 1, device=flat.device) * _MIX) | 1
+    total = torch.zeros((), dtype=torch.int64, device=flat.device)
+    for part in words.split(_CHUNK):
+        total = total * _MIX + (part * weights[: len(part)]).sum()
+    return int(total)

@@ -1,0 +1,108 @@
+"""What a reading of the yardstick says: is this state worse than that one, on the same batches?
+
+Values only. Both states are measured by the user's loop as it is now, so what the loop itself does
+to the loss (another weight, label smoothing, another number of tokens) is in both and cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Comparison", "Reading", "compare"]
+
+_TOLERATED_SIGMA = 1.0
+"""Noise of single training rows that a fixed batch may differ by: its own is smaller, as the batch
+does not change."""
+_MOST_NOISE_SHARE = 0.1
+"""Most that noise may lift what counts as no worse, share of the unit."""
+_SIGNS = 2.0
+"""Standard errors over the batches that a rise must exceed where there are three or more."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The fixed batches under the state of now, and under an older one."""
+
+    step: int
+    losses: tuple[float, ...]
+    """Loss of each batch, its unit that of the training loss; NaN and Inf as they are."""
+    base_step: int | None = None
+    """Step of the older state; None: none was measured."""
+    base: tuple[float, ...] = ()
+    """Loss of each batch under it."""
+    sigma: float | None = None
+    """Spread of one evaluation, where it is not of the training loss's kind; None: it is."""
+
+    @property
+    def mean(self) -> float:
+        """Mean over the batches; NaN where one is not finite."""
+        return _mean(self.losses)
+
+    @property
+    def base_mean(self) -> float:
+        """Mean over the batches under the older state; NaN without one."""
+        return _mean(self.base)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Whether a state is worse than another on the same batches."""
+
+    worse: bool
+    rise: float
+    """Mean of the paired differences, above 0 where it is worse; NaN where one is not finite."""
+    limit: float
+    """Largest rise that is no worse."""
+
+
+def compare(
+    losses: Sequence[float],
+    base: Sequence[float],
+    *,
+    sigma: float,
+    unit: float,
+    tolerance: float = 0.01,
+) -> Comparison:
+    """Return whether the losses are worse than those of a base on the same batches.
+
+    The rise d = mean(losses - base) is worse than nothing where it exceeds
+    tolerance * unit + min(sigma, unit / 10), and, with three batches or more, two of its own
+    standard errors. Invariant under a * loss + b (a > 0) where sigma and unit are scaled alike.
+
+    Args:
+        losses: One for each batch, after; any real values.
+        base: The same batches before.
+        sigma: Spread of single rows of the training loss, above 0.
+        unit: What the tolerance is a share of: the descent of the run so far.
+        tolerance: Share of the unit that is no worse.
+
+    Raises:
+        ValueError: They are not of one length, or there are none.
+
+    Non-finite: a loss that is not finite is worse than a finite base; a base that is not finite is
+    worse than nothing, so that nothing is worse than it.
+    """
+    if len(losses) != len(base) or not losses:
+        raise ValueError(f"{len(losses)} losses and {len(base)} of the base, expected as many")
+    limit = tolerance * unit + min(_TOLERATED_SIGMA * sigma, _MOST_NOISE_SHARE * unit)
+    before, after = np.array(base, dtype=np.float64), np.array(losses, dtype=np.float64)
+    if not np.isfinite(before).all():
+        return Comparison(worse=False, rise=math.nan, limit=limit)
+    if not np.isfinite(after).all():
+        return Comparison(worse=True, rise=math.nan, limit=limit)
+    d = after - before
+    rise = float(d.mean())
+    error = float(d.std(ddof=1)) / math.sqrt(len(d)) if len(d) > 2 else 0.0
+    return Comparison(worse=rise > max(limit, _SIGNS * error), rise=rise, limit=limit)
+
+
+def _mean(losses: tuple[float, ...]) -> float:
+    mean = sum(losses) / len(losses) if losses else math.nan
+    return mean if math.isfinite(mean) else math.nan

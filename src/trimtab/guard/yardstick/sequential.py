@@ -1,0 +1,154 @@
+"""The sequential test of the yardstick: has the loss on the fixed batches risen?
+
+Each evaluation is paired with the ones before it on the same batches, so that what makes one batch
+harder than another cancels. A sum of log likelihood ratios (CUSUM, Page 1954) adds up small rises
+over evaluations; it starts anew at 0 where the evidence speaks for no rise.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trimtab.signals.robust import mad_sigma
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["ALARM", "Evidence", "PairedTest"]
+
+ALARM = 7.0
+"""Evidence from which the batches have got worse, log likelihood ratio. On a level run with normal
+noise about one alarm in 1,000 evaluations (tests/guard/test_yardstick_sequential.py)."""
+_SHIFT_SIGMA = 2.0
+"""Rise that the test is made for, in the noise of one evaluation."""
+_COMPARED = 4
+"""Evaluations that make the reference, the newest ones."""
+_FEWEST_FOR_NOISE = 6
+"""Evaluations from which the run's own spread between them is known."""
+_FEW = 2.0
+"""Share by which a spread of n evaluations is taken larger, times n: few show it too small."""
+_DOUBT = 1.0
+"""Evidence above which an evaluation is no reference for the next ones."""
+_MOST_KEPT = 32
+_ACCEPTED = 6
+"""Evaluations over the limit in a row, after which the level counts as the new one."""
+_NUMERIC = 1e-6
+"""Least noise, share of the largest loss: float32 does not resolve less."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What one evaluation adds."""
+
+    total: float
+    """Log likelihood ratio for a rise so far, at least 0; inf where a loss is not finite."""
+    rise: float
+    """Mean paired difference to the reference, above 0 where it is worse; NaN without one."""
+    noise: float
+    """Standard deviation of that difference on a run that does not get worse; NaN without one."""
+
+    @property
+    def alarms(self) -> bool:
+        """Whether the batches have got worse."""
+        return self.total >= ALARM
+
+
+class PairedTest:
+    """Takes in evaluations in their order; keeps the newest 32."""
+
+    def __init__(self) -> None:
+        """Begin without a reference."""
+        self._kept: list[tuple[int, tuple[float, ...]]] = []
+        self._total = 0.0
+        self._over = 0
+
+    @property
+    def last_good_step(self) -> int | None:
+        """Step of the newest evaluation that counts as no worse; None without any."""
+        return self._kept[-1][0] if self._kept else None
+
+    @property
+    def last_good(self) -> tuple[float, ...]:
+        """Losses of that evaluation; empty without any."""
+        return self._kept[-1][1] if self._kept else ()
+
+    @property
+    def spread(self) -> float | None:
+        """Standard deviation of one evaluation's mean about its trend; None: not known yet.
+
+        From second differences: the descent, which is nearly straight from one evaluation to the
+        next, cancels; of independent noise they have 6 times the variance.
+        """
+        means = np.array([np.mean(x) for _, x in self._kept])
+        if len(means) < _FEWEST_FOR_NOISE:
+            return None
+        floor = _NUMERIC * float(np.abs(means).max())
+        bends = np.diff(means, n=2)
+        # Clipped, so that one odd evaluation does not count; more exact than the deviation alone.
+        most = 3 * mad_sigma(bends, center=0.0)
+        own = math.sqrt(float((np.clip(bends, -most, most) ** 2).mean()) / 6.0)
+        own *= 1 + _FEW / len(means)
+        return max(own, floor, float(np.finfo(np.float64).tiny))
+
+    def forget_after(self, step: int) -> None:
+        """Forget what was measured after a step, to which the run has gone back."""
+        self._kept = [k for k in self._kept if k[0] <= step]
+        self._total, self._over = 0.0, 0
+
+    def restart(self) -> None:
+        """Forget everything: the batches, or what is measured on them, are others."""
+        self._kept, self._total, self._over = [], 0.0, 0
+
+    def take_in(self, step: int, losses: Sequence[float], *, sigma: float) -> Evidence:
+        """Return what an evaluation adds.
+
+        Args:
+            step: Of the state that was evaluated.
+            losses: One for each batch, the same batches each time.
+            sigma: Spread of single rows of the training loss, above 0: what one evaluation may
+                differ by until six of them show their own spread, which is smaller; inf: nothing
+                is said until then.
+
+        Cost: O(batches) for each of at most 32 evaluations; memory does not grow.
+        """
+        now = tuple(float(x) for x in losses)
+        if self._kept and len(self._kept[-1][1]) != len(now):
+            self.restart()
+        if not all(map(math.isfinite, now)):
+            self._over += 1
+            return Evidence(math.inf if self._kept else 0.0, math.nan, math.nan)
+        if not self._kept:
+            self._keep(step, now)
+            return Evidence(0.0, math.nan, math.nan)
+        recent = np.array([x for _, x in self._kept[-_COMPARED:]])
+        d = np.array(now) - recent.mean(axis=0)
+        rise, noise = float(d.mean()), self._noise(now, d, sigma)
+        z = rise / noise
+        self._total = max(0.0, self._total + _SHIFT_SIGMA * z - _SHIFT_SIGMA**2 / 2)
+        found = Evidence(self._total, rise, noise)
+        # What may be worse is no reference; a level that lasts is accepted in the end.
+        self._over = self._over + 1 if self._total > _DOUBT else 0
+        if self._over == 0:
+            self._keep(step, now)
+        elif self._over >= _ACCEPTED:
+            self.restart()
+            self._keep(step, now)
+        return found
+
+    def _keep(self, step: int, losses: tuple[float, ...]) -> None:
+        self._kept = [*self._kept[-_MOST_KEPT + 1 :], (step, losses)]
+
+    def _noise(self, now: tuple[float, ...], d: NDArray[np.float64], sigma: float) -> float:
+        spread = self.spread
+        if spread is None:
+            spread = max(sigma, _NUMERIC * max(map(abs, now)), float(np.finfo(np.float64).tiny))
+        # over batches: what the mean of so few says of others
+        error = float(d.std(ddof=1)) / math.sqrt(len(d)) if len(d) > 2 else 0.0
+        # of a difference to a mean of four
+        return math.hypot(spread * math.sqrt(1 + 1 / _COMPARED), error)

@@ -1,0 +1,303 @@
+"""The yardstick through the user's door: nothing of training changes, and damage is seen."""
+
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from benchmarks.families.data import Samples, loader_of
+from benchmarks.families.models import FAMILIES
+from tests.guard.tiny import differences, events_of, guard_of, make, rows_of, state_of, train_plain
+from trimtab.errors import ConfigError
+from trimtab.guard import Guard
+from trimtab.plan.policy import Policy
+
+pytestmark = pytest.mark.torch
+
+OFTEN = Policy(
+    yardstick_share=1.0,
+    snapshot_every_steps=3,
+    checkpoint_every_steps=1000,
+    checkpoint_in_background=False,
+)
+"""A reading every three steps."""
+
+
+class Odd(nn.Module):
+    """Statistics, a counter, a cache and noise: all that a forward pass may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Dropout(0.3))
+        self.head = nn.Linear(8, 1)
+        self.register_buffer("amax_history", torch.zeros(4))
+        self.calls = 0
+        self.cache: Tensor = torch.zeros(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.calls += 1
+        self.amax_history = torch.roll(self.amax_history, 1)
+        self.amax_history[0] = x.detach().abs().max()
+        self.cache = self.cache + x.detach().mean()
+        h = self.inner(x + 0.1 * torch.randn_like(x))
+        return self.head(h).squeeze(-1) + 1e-3 * self.amax_history.sum() + 1e-4 * self.cache
+
+
+class Rows(Dataset[Tensor]):
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Tensor:
+        draw = torch.Generator().manual_seed(index)
+        return torch.randn(7, generator=draw) + 0.01 * torch.randn(7)  # augmented
+
+
+def odd_parts(seed: int = 5) -> tuple[Odd, torch.optim.Optimizer, DataLoader[Tensor]]:
+    torch.manual_seed(seed)
+    model = Odd()
+    return model, torch.optim.SGD(model.parameters(), 0.01), DataLoader(Rows(1600), 32)
+
+
+def odd_loss(model: Odd, batch: Tensor) -> Tensor:
+    loss: Tensor = ((model(batch[:, :6]) - batch[:, 6]) ** 2).mean()
+    return loss
+
+
+@pytest.mark.parametrize("mode", ["observe", "act"])
+def test_buffers_counters_caches_and_noise_are_bitwise_the_plain_loops(
+    tmp_path: Path, mode: Any
+) -> None:
+    model, optimizer, loader = odd_parts()
+    plain: list[float] = []
+    for _, batch in zip(range(40), loader, strict=False):
+        optimizer.zero_grad()
+        loss = odd_loss(model, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        plain.append(loss.item())
+    expected = (model.state_dict(), model.calls, model.cache, torch.get_rng_state())
+
+    model, optimizer, loader = odd_parts()
+    guard = Guard(
+        model, optimizer, data=loader, run=tmp_path / "run", steps=40, mode=mode, policy=OFTEN,
+        say=lambda _line: None,
+    )  # fmt: skip
+    losses = list(odd_steps(guard, model))
+    assert [x for phase, x in losses if phase == "calm"] == plain
+    found = (model.state_dict(), model.calls, model.cache, torch.get_rng_state())
+    assert differences(list(expected), list(found)) == []
+    assert len([1 for phase, _ in losses if phase == "probe"]) == 2 * 13
+    readings = events_of(tmp_path / "run", "yardstick")
+    assert [e.step for e in readings] == list(range(3, 40, 3))
+    assert guard.wasted_steps == 0
+    assert events_of(tmp_path / "run", "fault", "action") == []
+
+
+def odd_steps(guard: Guard, model: Odd) -> Iterator[tuple[str, float]]:
+    for batch in guard:
+        phase = guard.phase
+        assert model.training == (phase != "probe")
+        loss = odd_loss(model, batch)
+        guard.backward(loss)
+        guard.step()
+        yield phase, loss.item()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in ("cnn-bn", "vae") else pytest.mark.slow) for n in FAMILIES],
+)
+def test_every_family_is_bitwise_the_plain_loop(tmp_path: Path, name: str) -> None:
+    """Dropout, running statistics, noise of the model's own: ten kinds of models."""
+    family, ends = FAMILIES[name], []
+    for guarded in (False, True):
+        torch.manual_seed(0)
+        built = family.build()
+        model = built.model.train()
+        optimizer = torch.optim.AdamW(model.parameters(), 1e-3)
+        samples = Samples(built.rows, built.num_rows, num_samples=64 * family.batch_size, seed=0)
+        loader, losses = loader_of(samples, family.batch_size), []
+        if guarded:
+            guard = Guard(
+                model, optimizer, data=loader, run=tmp_path / "run", steps=12, policy=OFTEN,
+                say=lambda _line: None,
+            )  # fmt: skip
+            probed = 0
+            for batch in guard:
+                loss = built.loss(model, tuple(batch))
+                if guard.phase == "probe":
+                    probed += 1
+                else:
+                    losses.append(loss.item())
+                guard.backward(loss)
+                guard.step()
+            assert probed == 2 * 4
+            assert events_of(tmp_path / "run", "fault") == []
+        else:
+            for _, batch in zip(range(12), loader, strict=False):
+                optimizer.zero_grad()
+                loss = built.loss(model, tuple(batch))
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                losses.append(loss.item())
+        ends.append((losses, model.state_dict(), torch.get_rng_state()))
+    assert differences(list(ends[0]), list(ends[1])) == []
+
+
+def test_what_the_readings_say_is_recorded_with_the_next_row(tmp_path: Path) -> None:
+    s = make(num_samples=4000)
+    guard = guard_of(s, tmp_path / "run", steps=30, policy=OFTEN)
+    for batch in guard:
+        loss = s.loss(batch)
+        guard.backward(loss)
+        guard.step()
+    rows = {r["step"]: r for r in rows_of(tmp_path / "run") if "yardstick_loss" in r}
+    events = {e.step: e.data["losses"] for e in events_of(tmp_path / "run", "yardstick")}
+    for step, losses in events.items():
+        if step + 1 in rows:
+            assert rows[step + 1]["yardstick_loss"] == pytest.approx(sum(losses) / len(losses))
+    assert len(rows) >= 8
+    (told,) = [e for e in events_of(tmp_path / "run", "note") if "yardstick" in e.data["text"]]
+    assert "held out" in told.data["text"], "the run ends before it comes to them"
+
+
+def test_by_default_it_takes_a_hundredth_of_the_steps(tmp_path: Path) -> None:
+    s = make(num_samples=4000)
+    guard = guard_of(s, tmp_path / "run", steps=170, policy=Policy(checkpoint_every_steps=1000))
+    probed = 0
+    for batch in guard:
+        probed += guard.phase == "probe"
+        loss = s.loss(batch)
+        guard.backward(loss)
+        guard.step()
+    # a forward pass counts a third of a step
+    assert 0 < probed / 3 <= 0.01 * 170
+
+
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    s = make()
+    policy = Policy(yardstick_share=0, snapshot_every_steps=3, checkpoint_in_background=False)
+    guard = guard_of(s, tmp_path / "run", steps=12, policy=policy)
+    for batch in guard:
+        assert guard.phase == "calm"
+        guard.backward(s.loss(batch))
+        guard.step()
+    assert events_of(tmp_path / "run", "yardstick") == []
+
+
+def test_a_function_is_judged_by_the_good_direction_it_names(tmp_path: Path) -> None:
+    plain = make(num_samples=4000)
+    expected = train_plain(plain, 30)
+    s = make(num_samples=4000)
+    asked: list[bool] = []
+
+    def accuracy() -> dict[str, tuple[float, str]]:
+        asked.append(s.model.training)
+        torch.rand(3)
+        return {"accuracy": (0.5 + 0.001 * len(asked), "up"), "loss": (2.0, "down")}
+
+    guard = guard_of(s, tmp_path / "run", steps=30, policy=OFTEN, validate=accuracy)
+    losses = []
+    for batch in guard:
+        assert guard.phase == "calm", "the function reads by itself"
+        loss = s.loss(batch)
+        losses.append(loss.item())
+        guard.backward(loss)
+        guard.step()
+    assert losses == expected
+    assert differences(state_of(plain), state_of(s)) == []
+    assert asked == [False] * 10
+    first = events_of(tmp_path / "run", "yardstick")[0].data
+    assert first["losses"] == [-0.501]
+    assert first["metrics"] == {"accuracy": [0.501, "up"], "loss": [2.0, "down"]}
+
+
+def test_a_function_that_raises_ends_no_training(tmp_path: Path) -> None:
+    def broken() -> dict[str, tuple[float, str]]:
+        raise RuntimeError("no such file")
+
+    s = make()
+    guard = guard_of(s, tmp_path / "run", steps=12, policy=OFTEN, validate=broken)
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+    assert guard.step_number == 12
+    (fault,) = events_of(tmp_path / "run", "fault")
+    assert "no such file" in fault.data["error"]
+    assert s.model.training
+
+
+def test_what_is_neither_loader_nor_function_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="validate is int, expected a loader"):
+        guard_of(make(), tmp_path / "run", steps=3, validate=3)
+
+
+def test_a_loop_that_is_left_in_mid_reading_goes_on_in_train_mode(tmp_path: Path) -> None:
+    s = make(num_samples=4000)
+    guard = guard_of(s, tmp_path / "run", steps=20, policy=OFTEN)
+    left = False
+    while guard.step_number < 20:
+        for batch in guard:
+            if guard.phase == "probe" and not left:
+                left = True
+                break
+            guard.backward(s.loss(batch))
+            guard.step()
+    assert left
+    assert s.model.training
+    assert events_of(tmp_path / "run", "fault") == []
+
+
+def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(tmp_path: Path) -> None:
+    """Running statistics count in eval mode alone: the training loss stays as it is."""
+    model, optimizer, _ = odd_parts()
+    policy = Policy(
+        yardstick_share=1.0, snapshot_every_steps=10, checkpoint_every_steps=1000, trial_steps=16,
+        checkpoint_in_background=False,
+    )  # fmt: skip
+    guard = Guard(
+        model, optimizer, data=DataLoader(Rows(4000), 16), run=tmp_path / "run", steps=160,
+        mode="act", policy=policy, say=lambda _line: None,
+    )  # fmt: skip
+    done = False
+    norm = model.inner[1]
+    assert isinstance(norm, nn.BatchNorm1d)
+    for batch in guard:
+        if guard.phase == "calm" and guard.step_number == 104 and not done:
+            done = True
+            assert norm.running_var is not None
+            norm.running_var.mul_(1e-6)
+            norm.momentum = 0.0  # no later step heals it
+        guard.backward(odd_loss(model, batch))
+        guard.step()
+    kinds = {e.data["kind"] for e in events_of(tmp_path / "run", "finding")}
+    assert "held-out-worse" in kinds
+    actions = [e.data["remedy"] for e in events_of(tmp_path / "run", "action")]
+    assert actions == ["roll-back"]
+    assert norm.running_var is not None
+    assert float(norm.running_var.min()) > 1e-3
+    assert guard.step_number == 160
+
+
+def test_a_loss_that_is_only_counted_otherwise_is_left_alone(tmp_path: Path) -> None:
+    s = make(num_samples=40_000, dropout=0.0)
+    policy = Policy(checkpoint_every_steps=1000, checkpoint_in_background=False)
+    guard = guard_of(s, tmp_path / "run", steps=220, mode="act", policy=policy)
+    for batch in guard:
+        factor = 3.0 if guard.step_number >= 120 else 1.0
+        guard.backward(factor * s.loss(batch))
+        guard.step()
+    told = [json.loads(json.dumps(e.data)) for e in events_of(tmp_path / "run", "decision")]
+    assert "leave alone" in [d["what"] for d in told]
+    assert events_of(tmp_path / "run", "action") == []
+    assert guard.wasted_steps == 0
+    assert math.isfinite(guard.last_norm)
