@@ -95,6 +95,22 @@ def test_the_class_decides_the_answer(line: str, event: str) -> None:
     assert words(running(), ending_of([line], 1)) == [event]
 
 
+def test_a_rank_that_was_killed_is_told_from_the_errors_of_its_peers() -> None:
+    printed = """\
+[rank0]: Traceback (most recent call last):
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 4442)  (SIGKILL)
+""".splitlines()
+    ending = ending_of(printed, 1)
+    assert (ending.crash_class, ending.rank, ending.status) == ("killed", 1, 1)
+    assert words(running(), ending) == ["restart"]
+
+
 def test_the_policy_may_keep_restarts_to_a_person() -> None:
     asks = replace(running(), authority=Authority(allowed={"restart": "ask"}))
     assert words(asks, KILLED) == ["gave-up"]

@@ -1,5 +1,6 @@
 """Why a command ended, and what the table of answers says to that."""
 
+import re
 import signal
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -73,6 +74,18 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
         return AttemptEnd(crash_class="", who="transient", why="the command is done", code=0)
     signum = _signal_of(code)
     report = classify(lines)
+    first = _first_killed(lines)
+    if first is not None and (report is None or not report.sure):
+        # The other ranks' errors are echoes: their peer was gone.
+        rank, signum_there = first
+        return AttemptEnd(
+            crash_class="killed",
+            who="transient",
+            why=f"rank {rank} was killed from outside ({signal.Signals(signum_there).name})",
+            rank=rank,
+            code=None if code is None or code < 0 else code,
+            signum=signum,
+        )
     if report is None and kernel:
         report = classify(kernel)
     plain_code = None if code is None or code < 0 else code
@@ -105,6 +118,19 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
         code=plain_code,
         signum=signum,
     )  # fmt: skip
+
+
+def _first_killed(lines: Sequence[str]) -> tuple[int, int] | None:
+    """Return the rank that torchrun saw fail first, and the signal that ended it; None: no signal.
+
+    A signal that a program gives itself (SIGSEGV, SIGABRT) is a crash of its own, and not meant.
+    """
+    text = "\n".join(lines).rpartition("Root Cause (first observed failure)")[2]
+    rank = re.search(r"^\s*rank\s*: (\d+) ", text, re.MULTILINE)
+    code = re.search(r"^\s*exitcode\s*: -(\d+) ", text, re.MULTILINE)
+    if rank is None or code is None or int(code[1]) not in (signal.SIGKILL, signal.SIGTERM):
+        return None
+    return int(rank[1]), int(code[1])
 
 
 def hang_ending(why: str, *, host: str = "", rank: int | None = None, line: str = "") -> AttemptEnd:
