@@ -111,6 +111,16 @@ Root Cause (first observed failure):
     assert words(running(), ending) == ["restart"]
 
 
+@pytest.mark.covers("S132")
+def test_a_host_that_failed_is_left_out_from_then_on() -> None:
+    lost = "n042 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
+    state = after(running(), Ended(at=100.0, ending=ending_of([lost], 1)))
+    assert state.excluded == ("n042",)
+    assert after(state, Begun(at=101.0), Ended(at=200.0, ending=KILLED)).excluded == ("n042",)
+    never = replace(running(), authority=Authority(allowed={"exclude-node": "never"}))
+    assert after(never, Ended(at=100.0, ending=ending_of([lost], 1))).excluded == ()
+
+
 def test_the_policy_may_keep_restarts_to_a_person() -> None:
     asks = replace(running(), authority=Authority(allowed={"restart": "ask"}))
     assert words(asks, KILLED) == ["gave-up"]

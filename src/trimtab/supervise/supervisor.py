@@ -218,6 +218,15 @@ class _Supervisor:
 
     def _hear_judge(self) -> None:
         """Tell alarms that are new, and answer what lasts, as far as the policy allows."""
+        judged = self._tell_alarms()
+        if judged is None or self._state.phase != "running" or self._state.step is None:
+            return
+        numeric = self._numeric(judged.account)
+        if numeric is not None:
+            self._take(numeric)
+
+    def _tell_alarms(self) -> Judged | None:
+        """Tell alarms that are new; return what was judged last."""
         judged: Judged | None = None
         with contextlib.suppress(Empty):
             while True:
@@ -225,11 +234,7 @@ class _Supervisor:
                 for told in judged.fresh:
                     self._say(f"{told.severity} · {told.headline}")
                     self._alarm_for(told.kind, told.severity, told.headline)
-        if judged is None or self._state.phase != "running" or self._state.step is None:
-            return
-        numeric = self._numeric(judged.account)
-        if numeric is not None:
-            self._take(numeric)
+        return judged
 
     def _numeric(self, account: RunAccount) -> Numeric | None:
         """Return the answer to broken numbers; None: wait, or not allowed, which is said once."""
@@ -550,11 +555,12 @@ class _Supervisor:
         self._child = None
         with contextlib.suppress(OSError):
             write_holder(self._job.folder, None)
+        account = None if self._judge is None else self._judge.last_words()
+        self._tell_alarms()
         numeric = None
         ours = self._state.asked or self._state.stopping_for is not None
-        if ending.who == "numeric" and self._judge is not None and not ours:
-            account = self._judge.last_words()
-            numeric = None if account is None else self._numeric(account)
+        if ending.who == "numeric" and account is not None and not ours:
+            numeric = self._numeric(account)
         return replace(event, at=time.monotonic(), ending=ending, numeric=numeric)
 
     def _await_members(self, seconds: float) -> None:
