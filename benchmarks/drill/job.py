@@ -43,6 +43,8 @@ def main() -> None:
                 file.write(f"{time.time():.4f} {step}\n")
         if step == options.at and rank == world - 1:
             _happen(options.fault, folder, step)
+    together()  # a rank that leaves early would break the last step of the others
+    time.sleep(0.5)
     if rank == 0:
         (folder / "done").write_text(str(step))
 
