@@ -1,13 +1,17 @@
 """What is inside a guard: the one place where tests know how its parts are called."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
+
+import pytest
 
 from trimtab.guard import Guard
 from trimtab.guard.data.order import Fed
 from trimtab.guard.recording.fault_barrier import Edge
 from trimtab.guard.recording.recorder import Recorder
 from trimtab.guard.recovery.executor import Recovery
+from trimtab.guard.state import checkpoint_io
 from trimtab.guard.state.training_state import Training
 from trimtab.guard.step.engine import Engine
 from trimtab.guard.step.run_context import RunContext
@@ -46,6 +50,31 @@ def inner(guard: Guard) -> Inner:
         lock=guard._lock,
         log=guard.control._log,
     )
+
+
+def acting(guard: Guard) -> bool:
+    """Whether the guard may act now."""
+    return guard._acting
+
+
+def note(guard: Guard, text: str) -> None:
+    """Say something once, as the guard does."""
+    guard._after._messages.note(text)
+
+
+def write_of_files() -> Callable[..., Any]:
+    """Return what writes the files of a checkpoint."""
+    return checkpoint_io._write
+
+
+def replace_write(monkeypatch: pytest.MonkeyPatch, write: Callable[..., Any]) -> None:
+    """Have another function write the files of a checkpoint."""
+    monkeypatch.setattr(checkpoint_io, "_write", write)
+
+
+def snapshots_of_recovery(guard: Guard) -> tuple[dict[int, Any], int]:
+    """Return the snapshots that the recovery holds, and how many it has taken."""
+    return guard._recovery._snapshots, guard._recovery._num_snapshots
 
 
 def look_closely(guard: Guard) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 from torch.utils.data import DataLoader, IterableDataset
 
-from tests.guard.inner import inner
+from tests.guard.inner import acting, inner, replace_write
 from tests.guard.tiny import (
     Sequences,
     differences,
@@ -28,7 +28,6 @@ from trimtab.checkpoints.manifest import list_checkpoints
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
 from trimtab.guard.probes import suite
-from trimtab.guard.state import checkpoint_io
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -61,7 +60,7 @@ def break_recovery(guard: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def break_checkpoints(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint_io, "_write", no_space)
+    replace_write(monkeypatch, no_space)
 
 
 def break_tensor_writer(_: Guard, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +144,7 @@ def test_under_a_lasting_fault_it_records_and_saves_as_suspect_and_does_not_act(
         "suspect",
         "suspect",
     ]
-    assert not guard._acting
+    assert not acting(guard)
     assert guard.coverage.gaps == ((8, STEPS, "RuntimeError: planted"),)
 
 

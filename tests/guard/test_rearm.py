@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tests.guard import small_lab
 from tests.guard.crowd import Crew, Job, outcome, run_crowd
-from tests.guard.inner import inner
+from tests.guard.inner import acting, inner, note, replace_write, write_of_files
 from tests.guard.small_lab import STEPS, bad_data, guarded
 from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of, train_guarded
 from trimtab import analyze
@@ -26,7 +26,6 @@ from trimtab.guard import Guard
 from trimtab.guard.loop.exit_status import asks_for_restart, read_verdict
 from trimtab.guard.recording import row_writer
 from trimtab.guard.recording.fault_barrier import Edge
-from trimtab.guard.state import checkpoint_io
 from trimtab.guard.state.serialization import clone
 from trimtab.plan.policy import Policy
 
@@ -92,7 +91,7 @@ def test_after_faults_that_pass_the_incident_is_found_and_recovered(
 ) -> None:
     run, disk = tmp_path / "run", BadDisk(monkeypatch, "/signals/", code=errno.ENOSPC)
     broken = iter([OSError(errno.EIO, "Input/output error")])
-    save = checkpoint_io._write
+    save = write_of_files()
 
     def write(*given: Any) -> None:
         for error in broken:
@@ -102,7 +101,7 @@ def test_after_faults_that_pass_the_incident_is_found_and_recovered(
     def plant(guard: Guard, loss: Tensor) -> Tensor:
         disk.on = guard.step_number + 1 == 52
         if guard.step_number + 1 == 60:
-            monkeypatch.setattr(checkpoint_io, "_write", write)
+            replace_write(monkeypatch, write)
         return loss
 
     o = guarded(bad_data(240, 12), small_lab.make_text(), run, spoil=plant)
@@ -135,15 +134,15 @@ def test_a_disk_that_is_full_for_a_while_loses_no_row_and_no_event(
     def at(step: int) -> None:
         disk.on = 22 <= step < 41
         if step == 33:
-            assert not guard._acting  # nothing is done that cannot be journalled
+            assert not acting(guard)  # nothing is done that cannot be journalled
             assert "disk full" in guard.coverage.degraded
             assert "rows since step 22 (disk full)" in verdict_of(run)["degraded"]
             assert verdict_of(run)["verdict"] == "not-judged"
-            guard._after._messages.note("a line")
+            note(guard, "a line")
             assert "disk full" in said[-1]
 
     train(s, guard, at)
-    assert guard._acting
+    assert acting(guard)
     assert steps_of(run) == list(range(1, 61))  # in order, whole, each once
     names = [(e.event, e.data.get("where")) for e in events_of(run, "fault", "rearmed")]
     assert sorted(names[:2]) == [("fault", "journal"), ("fault", "rows")]
@@ -201,7 +200,7 @@ def test_an_event_whose_sync_fails_is_in_the_journal_once(
     def at(step: int) -> None:
         bad[0] = step == 11  # the checkpoint of step 10 was told; that of 20 is not touched
         if step == 11:
-            guard._after._messages.note("once")
+            note(guard, "once")
 
     train(s, guard, at)
     notes = [e.data["text"] for e in events_of(run, "note")]
@@ -216,7 +215,7 @@ def test_a_failed_save_is_tried_again_soon_and_judging_goes_on(
     run = tmp_path / "run"
     s = make()
     guard = guard_of(s, run, steps=40, mode="act", policy=POLICY)
-    save, calls = checkpoint_io._write, list[int]()
+    save, calls = write_of_files(), list[int]()
 
     def write(*given: Any) -> None:
         calls.append(guard.step_number)
@@ -224,7 +223,7 @@ def test_a_failed_save_is_tried_again_soon_and_judging_goes_on(
             raise OSError(errno.EIO, "Input/output error")
         save(*given)
 
-    monkeypatch.setattr(checkpoint_io, "_write", write)
+    replace_write(monkeypatch, write)
     train_guarded(s, guard)
     assert calls == [10, 20, 21, 23, 30, 40]
     assert [e.event for e in events_of(run, "fault", "rearmed")] == ["fault", "rearmed"]
@@ -265,7 +264,7 @@ def test_a_snapshot_that_does_not_fit_means_fewer_and_not_none(
         ("fault", "snapshot", "out of memory"),
         ("rearmed", "snapshot", "out of memory"),
     ]
-    assert guard._acting
+    assert acting(guard)
     assert ring.items
 
 
@@ -297,7 +296,7 @@ def test_a_detector_that_raises_is_named_and_the_others_judge_on(
     (fault,) = events_of(run, "fault")
     assert "the detector 'picky' raised KeyError" in fault.data["error"]
     assert "picky" in capsys.readouterr().err
-    assert guard._acting
+    assert acting(guard)
     assert guard.coverage.whole
     assert verdict_of(run)["verdict"] == analyze(run).verdict
 
@@ -338,7 +337,7 @@ def test_an_on_restore_that_raises_is_told_and_protection_goes_on(
     assert (fault.data["where"], heard) == ("callback", [10])
     assert "put_back raised ValueError: no such buffer" in fault.data["error"]
     assert "put_back" in capsys.readouterr().err
-    assert guard._acting
+    assert acting(guard)
     assert guard.coverage.whole
 
 
@@ -351,7 +350,7 @@ def test_a_say_and_a_counter_that_raise_are_told_once(tmp_path: Path) -> None:
     train_guarded(s, guard)
     told = [e.data["error"] for e in events_of(tmp_path / "run", "fault")]
     assert [text.partition(" ")[0] for text in sorted(told)] == ["count_tokens", "say"]
-    assert guard._acting
+    assert acting(guard)
 
 
 # -- what was not judged ----------------------------------------------------------------------
@@ -376,7 +375,7 @@ def test_steps_that_were_not_judged_are_told_everywhere_and_make_a_checkpoint_su
     told = "judged 49 of 50 steps; not judged: 18 (out of memory)"
     assert guard.coverage.text() == told
     assert told in said[-1]
-    assert guard._acting
+    assert acting(guard)
     assert verdict_of(run)["verdict"] == "not-judged"
     assert verdict_of(run)["judged"]["not_judged"] == [
         {"from": 18, "to": 18, "why": "out of memory"}

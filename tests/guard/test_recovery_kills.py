@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from tests.guard.inner import inner
 from tests.guard.jobs import context
 from tests.guard.kills import bad
 from tests.guard.tiny import events_of, guard_of, make
@@ -72,8 +73,8 @@ def _arm(guard: Guard, place: str, number: int) -> None:
         if event == "action" and place == "kept":
             _send(number)
 
-    decide = guard._recorder.decide
-    guard._recorder.decide = kept  # type: ignore[method-assign]
+    decide = inner(guard).recorder.decide
+    inner(guard).recorder.decide = kept  # type: ignore[method-assign]
     where: Any = checkpoint_store  # a module whose function is replaced
     where.move_aside = moved
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.guard import small_lab
+from tests.guard.inner import snapshots_of_recovery
 from tests.guard.small_lab import bad_data, bad_lr, guarded
 from trimtab.detectors.contract import Finding
 from trimtab.guard.recovery import commands as c
@@ -656,5 +657,6 @@ def test_update_refuses_an_answer_that_nobody_asked_for() -> None:
 def test_executor_lets_go_of_snapshots_that_no_state_refers_to(tmp_path: Path) -> None:
     scenario = dataclasses.replace(bad_data(120, 10), steps=190)
     o = guarded(scenario, small_lab.make_text(), tmp_path / "run", **SHORT)
-    assert o.guard._recovery._snapshots == {}
-    assert o.guard._recovery._num_snapshots > 0
+    snapshots, num_taken = snapshots_of_recovery(o.guard)
+    assert snapshots == {}
+    assert num_taken > 0
