@@ -15,8 +15,8 @@ from rich.console import Console
 
 from benchmarks import (
     cli_crash,
-    cli_drill,
     cli_domains,
+    cli_drill,
     cli_everyday,
     cli_fuzz,
     cli_guard,
