@@ -13,7 +13,7 @@ from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
-from benchmarks.drill.faults import PlantedFault
+from benchmarks.drill.faults import DrillFault
 from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ChronicleError
 from trimtab.supervise.processes import TOKEN_NAME, terminate
@@ -60,7 +60,7 @@ class Drilled:
 
 
 def drill(
-    faults: Sequence[PlantedFault], launchers: Sequence[str], *, limit_s: float = 60.0
+    faults: Sequence[DrillFault], launchers: Sequence[str], *, limit_s: float = 60.0
 ) -> list[Drilled]:
     """Plant each fault under each launcher.
 
@@ -80,7 +80,7 @@ def drill(
     return found
 
 
-def _one(fault: PlantedFault, launcher: str, root: Path, limit_s: float) -> Drilled:
+def _one(fault: DrillFault, launcher: str, root: Path, limit_s: float) -> Drilled:
     folder, run, policy = root / "job", root / "run", root / "policy.toml"
     folder.mkdir()
     policy.write_text(_POLICY)
@@ -116,9 +116,7 @@ def _run(argv: Sequence[str], output: Path, limit_s: float) -> int | None:
             terminate(token, process.pid, grace_s=1.0)
 
 
-def _told(
-    fault: PlantedFault, launcher: str, folder: Path, run: Path, status: int | None
-) -> Drilled:
+def _told(fault: DrillFault, launcher: str, folder: Path, run: Path, status: int | None) -> Drilled:
     log = folder / "steps"
     lines = log.read_text().splitlines() if log.exists() else ["0.0 0"]  # it never began
     steps = [(float(line.split()[0]), int(line.split()[1])) for line in lines]
