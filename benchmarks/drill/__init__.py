@@ -3,4 +3,4 @@
 from benchmarks.drill.faults import FAULTS, DrillFault
 from benchmarks.drill.measure import LAUNCHERS, Drilled, drill, drill_text
 
-__all__ = ["FAULTS", "LAUNCHERS", "Drilled", "DrillFault", "drill", "drill_text"]
+__all__ = ["FAULTS", "LAUNCHERS", "DrillFault", "Drilled", "drill", "drill_text"]
