@@ -16,6 +16,7 @@ from rich.console import Console
 from benchmarks import (
     cli_crash,
     cli_domains,
+    cli_drill,
     cli_everyday,
     cli_fuzz,
     cli_guard,
@@ -316,6 +317,7 @@ _PARTS: tuple[Callable[..., None], ...] = (
     cli_read.add,
     cli_crash.add,
     cli_surgery.add,
+    cli_drill.add,
     _add_scan,
     cli_page.add,
     cli_lineage.add,

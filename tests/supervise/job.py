@@ -46,11 +46,12 @@ def main() -> None:
         loss = 2.0 + math.exp(-step / 50) + 0.01 * math.sin(7.0 * step)
         if name == "nan" and step >= int(at) and options.lr >= 1e-3:
             loss = math.nan
-        print(f"step {step} loss {loss:.5f} lr {rate:g}", flush=True)
+        sys.stdout.write(f"step {step} loss {loss:.5f} lr {rate:g}\n")
+        sys.stdout.flush()
         if name and step == int(at):
             happen(name, folder, step)
     (folder / "done").write_text(str(step))
-    print("training finished", flush=True)
+    sys.stdout.write("training finished\n")
 
 
 def load() -> int:
@@ -81,8 +82,9 @@ def happen(name: str, folder: Path, step: int) -> None:
     elif name == "network":
         raise ConnectionResetError("[Errno 104] Connection reset by peer")
     elif name == "oom":
-        print("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
-              file=sys.stderr)  # fmt: skip
+        sys.stderr.write(
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+        )
         raise SystemExit(1)
     elif name == "damaged":
         (folder / f"checkpoint-{step}.pt").write_text("{")

@@ -44,7 +44,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--hang-after",
         metavar="S",
         type=float,
-        help="seconds without a new step that are a hang; default: 3 x the median step + 10 s",
+        help="seconds without a new step that are a hang; default: 3 x the median step + 8 s",
     )
     parser.add_argument(
         "--log",

@@ -1,5 +1,6 @@
 """Why a command ended, and what the table of answers says to that."""
 
+import re
 import signal
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -11,13 +12,13 @@ from typing import Literal, get_args
 from trimtab.crash import classify
 from trimtab.text import plain
 
-__all__ = ["Answer", "Ending", "answer_to", "ending_of", "hang_ending"]
+__all__ = ["Answer", "AttemptEnd", "answer_to", "ending_of", "hang_ending"]
 
 Answer = Literal["restart", "restart-once", "exclude", "older-checkpoint", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ending:
+class AttemptEnd:
     """Why an attempt ended."""
 
     crash_class: str
@@ -49,7 +50,7 @@ def _table() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
     return tomllib.loads(text)
 
 
-def answer_to(ending: Ending) -> tuple[Answer, str]:
+def answer_to(ending: AttemptEnd) -> tuple[Answer, str]:
     """Return what to do about an ending, and why, from `answers.toml`."""
     table = _table()
     row = table["class"].get(ending.crash_class) or table["who"][ending.who]
@@ -61,7 +62,7 @@ def answer_to(ending: Ending) -> tuple[Answer, str]:
     raise AssertionError(row)
 
 
-def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] = ()) -> Ending:
+def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] = ()) -> AttemptEnd:
     """Return why a command ended.
 
     Args:
@@ -70,14 +71,26 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
         kernel: Lines of the kernel's log since it started, where readable.
     """
     if code == 0:
-        return Ending(crash_class="", who="transient", why="the command is done", code=0)
+        return AttemptEnd(crash_class="", who="transient", why="the command is done", code=0)
     signum = _signal_of(code)
     report = classify(lines)
+    first = _first_killed(lines)
+    if first is not None and (report is None or not report.sure):
+        # The other ranks' errors are echoes: their peer was gone.
+        rank, signum_there = first
+        return AttemptEnd(
+            crash_class="killed",
+            who="transient",
+            why=f"rank {rank} was killed from outside ({signal.Signals(signum_there).name})",
+            rank=rank,
+            code=None if code is None or code < 0 else code,
+            signum=signum,
+        )
     if report is None and kernel:
         report = classify(kernel)
-    given = {"code": None if code is None or code < 0 else code, "signum": signum}
+    plain_code = None if code is None or code < 0 else code
     if report is not None and (report.sure or signum != signal.SIGKILL):
-        return Ending(
+        return AttemptEnd(
             crash_class=report.crash_class,
             who=report.who_must_act,
             why=report.why,
@@ -85,28 +98,44 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
             do=report.do,
             host=plain(report.host or ""),
             rank=report.rank,
-            **given,
+            code=plain_code,
+            signum=signum,
         )
     if signum in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         name = signal.Signals(signum).name
-        return Ending(
+        return AttemptEnd(
             crash_class="killed",
             who="transient",
             why=f"the command was killed from outside ({name})",
-            **given,
+            code=plain_code,
+            signum=signum,
         )
-    how = "with an unknown status" if code is None else f"with status {given['code']}"
+    how = "with an unknown status" if code is None else f"with status {plain_code}"
     if signum is not None:
         how = f"by signal {signum}"
-    return Ending(
+    return AttemptEnd(
         crash_class="unknown", who="unknown", why=f"the command ended {how}, and no line says why",
-        **given,
+        code=plain_code,
+        signum=signum,
     )  # fmt: skip
 
 
-def hang_ending(why: str, *, host: str = "", rank: int | None = None, line: str = "") -> Ending:
+def _first_killed(lines: Sequence[str]) -> tuple[int, int] | None:
+    """Return the rank that torchrun saw fail first, and the signal that ended it; None: no signal.
+
+    A signal that a program gives itself (SIGSEGV, SIGABRT) is a crash of its own, and not meant.
+    """
+    text = "\n".join(lines).rpartition("Root Cause (first observed failure)")[2]
+    rank = re.search(r"^\s*rank\s*: (\d+) ", text, re.MULTILINE)
+    code = re.search(r"^\s*exitcode\s*: -(\d+) ", text, re.MULTILINE)
+    if rank is None or code is None or int(code[1]) not in (signal.SIGKILL, signal.SIGTERM):
+        return None
+    return int(rank[1]), int(code[1])
+
+
+def hang_ending(why: str, *, host: str = "", rank: int | None = None, line: str = "") -> AttemptEnd:
     """Return the ending of a command that was stopped since it hung."""
-    return Ending(
+    return AttemptEnd(
         crash_class="hang", who="transient", why=why, host=host, rank=rank, line=line, signum=15
     )
 

@@ -18,7 +18,7 @@ from trimtab.kinds import severity_rank
 from trimtab.monitor.follower import Watcher
 from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
-from trimtab.supervise.resume import Framework, rate_of
+from trimtab.supervise.resume import LaunchFlags, rate_of
 
 __all__ = ["Judged", "NumberJudge", "NumericAnswer", "answer_numbers"]
 
@@ -52,7 +52,7 @@ class NumericAnswer:
 
 def answer_numbers(
     account: RunAccount, policy: Policy, *, num_before: int, argv: Sequence[str],
-    framework: Framework | None,
+    framework: LaunchFlags | None,
 ) -> NumericAnswer | None:  # fmt: skip
     """Return the answer to the worst incident of the newest attempt; None: wait.
 
@@ -113,32 +113,29 @@ class NumberJudge(threading.Thread):
         self._stop_asked.set()
 
     def last_words(self) -> RunAccount | None:
-        """Judge what the command printed to its end; None where that cannot be judged."""
-        try:
-            with self._one_at_a_time:
-                self._watcher.poll(time.time())
-        except (TrimtabError, OSError):
-            return None
-        return self._watcher.account
+        """Judge what the command printed to its end, and tell; None where that cannot be judged."""
+        return self._look()
 
     def run(self) -> None:
         """Look again and again."""
         wait = self._every_s
         while not self._stop_asked.wait(wait):
             began = time.monotonic()
-            try:
-                with self._one_at_a_time:
-                    notices = self._watcher.poll(time.time())
-            except (TrimtabError, OSError) as error:
-                self.trouble = str(error)
-                continue
-            account = self._watcher.account
-            if account is not None and self._watcher.changed:
-                fresh = tuple(
-                    n.told for n in notices
-                    if n.told is not None and n.event == "found"
-                    and severity_rank(n.told.severity) >= severity_rank("warning")
-                )  # fmt: skip
-                self._tell(Judged(account=account, fresh=fresh))
+            self._look()
             # Reading a long log takes its time: at most a tenth of it goes into reading.
             wait = max(self._every_s, 9 * (time.monotonic() - began))
+
+    def _look(self) -> RunAccount | None:
+        with self._one_at_a_time:
+            try:
+                notices = self._watcher.poll(time.time())
+            except (TrimtabError, OSError) as error:
+                self.trouble = str(error)
+                return None
+            account = self._watcher.account
+            if account is not None and self._watcher.changed:
+                least = severity_rank("warning")
+                found = [n.told for n in notices if n.told is not None and n.event == "found"]
+                fresh = tuple(t for t in found if severity_rank(t.severity) >= least)
+                self._tell(Judged(account=account, fresh=fresh))
+            return account

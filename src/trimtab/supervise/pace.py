@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 from trimtab.supervise.settings import SuperviseSettings
 
-__all__ = ["Pace"]
+__all__ = ["StepPace"]
 
 MEDIAN_FACTOR = 3.0
-EXTRA_S = 10.0
+EXTRA_S = 8.0
 """A silence of `MEDIAN_FACTOR` x the median time between logged steps + `EXTRA_S` is a hang. Ours:
-the allowance covers the start of a collective's retry, and files that arrive late."""
+with the time between looks the whole stays within 10 s; it covers a collective that is retried and
+files that arrive late."""
 SECTION_FACTOR = 1.5
 """A section may take so many times its longest duration so far. Ours."""
 _MIN_GAPS = 5
@@ -25,7 +26,7 @@ _NEAR = 0.9
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pace:
+class StepPace:
     """The times between logged steps of one attempt, bounded in number."""
 
     started: float = 0.0
@@ -44,7 +45,7 @@ class Pace:
     doubled: int = 0
     """Hangs since a new step: each doubles the learnt limit, since the last may have been none."""
 
-    def moved(self, at: float, step: float) -> "Pace":
+    def moved(self, at: float, step: float) -> "StepPace":
         """Return the pace after a new step was seen."""
         if self.step is None:
             return replace(self, step=step, since=at, first_step=step)
@@ -77,7 +78,7 @@ class Pace:
         if usual is None:
             # The first steps hold compilation and warm-up of caches: they are part of the start.
             return settings.startup_s or None
-        learnt = (MEDIAN_FACTOR * usual + EXTRA_S) * 2**self.doubled
+        learnt = (MEDIAN_FACTOR * usual + EXTRA_S) * 2.0**self.doubled
         longest = max((s for _, s in self.long), default=None)
         if section:
             known = settings.section_s if longest is None else SECTION_FACTOR * longest + EXTRA_S

@@ -158,8 +158,10 @@ def _rows(record: RunRecord) -> list[tuple[float, ...]]:
 def _seen(record: RunRecord, num_rows: int) -> Seen:
     last = float(record.step[-1])
     column = record.columns.get("lr")
-    rates = column.logged()[-1:] if column is not None else ()
-    rate = float(rates[0]) if len(rates) and np.isfinite(rates[0]) else None
+    rate = None
+    if column is not None and column.present.any():
+        newest = float(column.logged()[-1])
+        rate = newest if np.isfinite(newest) else None
     if record.axis == "step":
         return Seen(step=last, position=last, rate=rate)
     epoch = record.columns.get("epoch")

@@ -15,7 +15,7 @@ from trimtab.errors import ConfigError, ReadError
 from trimtab.surgery import SavedStep, find_layout
 
 __all__ = [
-    "Framework",
+    "LaunchFlags",
     "Restore",
     "checkpoint_folder",
     "find_framework",
@@ -31,7 +31,7 @@ _MAX_FILES = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
-class Framework:
+class LaunchFlags:
     """How one framework is told what to load; a row of `resume.toml`."""
 
     name: str
@@ -55,10 +55,10 @@ class Restore:
 
 
 @cache
-def _frameworks() -> tuple[Framework, ...]:
+def _frameworks() -> tuple[LaunchFlags, ...]:
     text = (files("trimtab.supervise") / "resume.toml").read_text("utf-8")
     return tuple(
-        Framework(
+        LaunchFlags(
             name=row["name"],
             layouts=tuple(row["layouts"]),
             marks=tuple(row["marks"]),
@@ -72,7 +72,7 @@ def _frameworks() -> tuple[Framework, ...]:
     )
 
 
-def find_framework(argv: Sequence[str], name: str = "") -> Framework | None:
+def find_framework(argv: Sequence[str], name: str = "") -> LaunchFlags | None:
     """Return whose flags a command takes, by its words or by name; None: nobody's that is known.
 
     Raises:
@@ -90,7 +90,7 @@ def find_framework(argv: Sequence[str], name: str = "") -> Framework | None:
     return None
 
 
-def checkpoint_folder(argv: Sequence[str], framework: Framework | None) -> Path | None:
+def checkpoint_folder(argv: Sequence[str], framework: LaunchFlags | None) -> Path | None:
     """Return the folder of checkpoints that a command names; None where it names none.
 
     Without a known framework it is the first word that names a folder with checkpoints.
@@ -164,7 +164,7 @@ def _is_whole(path: Path) -> bool:
 
 
 def resumed(
-    argv: Sequence[str], framework: Framework | None, restore: Restore | None
+    argv: Sequence[str], framework: LaunchFlags | None, restore: Restore | None
 ) -> tuple[str, ...]:
     """Return the command with the framework's flags for a checkpoint; as given without one."""
     if framework is None or restore is None or restore.layout not in framework.layouts:
@@ -181,7 +181,7 @@ def resumed(
     return tuple(argv)
 
 
-def rate_of(argv: Sequence[str], framework: Framework | None) -> tuple[str, float] | None:
+def rate_of(argv: Sequence[str], framework: LaunchFlags | None) -> tuple[str, float] | None:
     """Return the flag of the learning rate and its value, as a command names them."""
     for flag in framework.rate if framework is not None else ():
         try:
@@ -193,7 +193,7 @@ def rate_of(argv: Sequence[str], framework: Framework | None) -> tuple[str, floa
     return None
 
 
-def with_rate(argv: Sequence[str], framework: Framework | None, factor: float) -> tuple[str, ...]:
+def with_rate(argv: Sequence[str], framework: LaunchFlags | None, factor: float) -> tuple[str, ...]:
     """Return a command with another learning rate, and with what makes a trainer obey it.
 
     Example:

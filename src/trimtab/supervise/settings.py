@@ -5,6 +5,7 @@ import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ConfigError
@@ -31,7 +32,7 @@ class SuperviseSettings:
 
     hang_after_s: float | None = None
     """Silence after the last new step that is a hang, seconds; None: learnt as 3 x the median time
-    between logged steps + 10 s."""
+    between logged steps + 8 s, so that a hang is told within 10 s more than three steps."""
     startup_s: float = 1800.0
     """Silence before the first step that is a hang, seconds; any output counts as a sign of life
     there. 0: never. Ours: compilation and loading of large models take minutes."""
@@ -62,17 +63,10 @@ class SuperviseSettings:
 
     def __post_init__(self) -> None:
         """Refuse impossible values."""
-        if not isinstance(self.restarts_without_progress, int) or isinstance(
-            self.restarts_without_progress, bool
-        ):
+        count: object = self.restarts_without_progress
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
             raise ConfigError(
-                f"restarts_without_progress is {self.restarts_without_progress!r}, expected a whole"
-                " number of at least 0"
-            )
-        if self.restarts_without_progress < 0:
-            raise ConfigError(
-                f"restarts_without_progress is {self.restarts_without_progress}, expected a whole"
-                " number of at least 0"
+                f"restarts_without_progress is {count!r}, expected a whole number of at least 0"
             )
         for name, low, high in _BOUNDS:
             value = getattr(self, name)
@@ -82,11 +76,10 @@ class SuperviseSettings:
                 raise ConfigError(
                     f"{name} is {value!r}, expected a number from {low:g} to {high:g}"
                 )
-        if not isinstance(self.sections, Mapping):
-            raise ConfigError(
-                f"sections is {self.sections!r}, expected a table such as evaluation = 900"
-            )
-        for name, value in self.sections.items():
+        table: object = self.sections
+        if not isinstance(table, Mapping):
+            raise ConfigError(f"sections is {table!r}, expected a table such as evaluation = 900")
+        for name, value in table.items():
             if name not in SECTIONS:
                 raise ConfigError(f"sections names {name!r}; there are {', '.join(SECTIONS)}")
             if not is_number(value) or not 0 < value <= _LONGEST_S:
@@ -94,10 +87,15 @@ class SuperviseSettings:
                     f"sections.{name} is {value!r}, expected seconds above 0 and at most"
                     f" {_LONGEST_S:g}"
                 )
-        if not isinstance(self.framework, str):
-            raise ConfigError(f"framework is {self.framework!r}, expected a name as text")
-        if not all(isinstance(host, str) and host for host in self.exclude_hosts):
+        framework: object = self.framework
+        if not isinstance(framework, str):
+            raise ConfigError(f"framework is {framework!r}, expected a name as text")
+        if not all(_is_name(host) for host in self.exclude_hosts):
             raise ConfigError(f"exclude_hosts is {self.exclude_hosts!r}, expected a list of names")
+
+
+def _is_name(value: object) -> bool:
+    return isinstance(value, str) and bool(value)
 
 
 _LONGEST_S = 1e7
@@ -138,7 +136,7 @@ def read_settings(path: Path) -> SuperviseSettings:
             near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"settings are {', '.join(names)}"
             raise ConfigError(f"{path}: {key!r} is not a setting of [supervise]; {hint}")
-    values = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in table.items()}
     try:
         return SuperviseSettings(**values)
     except ConfigError as error:

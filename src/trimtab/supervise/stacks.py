@@ -99,7 +99,7 @@ def _field(pid: int, index: int) -> str:
 
 def _is_python(pid: int) -> bool:
     try:
-        return "python" in Path(os.readlink(f"/proc/{pid}/exe")).name
+        return "python" in Path(f"/proc/{pid}/exe").readlink().name
     except OSError:
         return False
 

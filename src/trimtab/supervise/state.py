@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from trimtab.supervise.ending import Ending
-from trimtab.supervise.pace import Pace
+from trimtab.plan.authority import Authority
+from trimtab.supervise.ending import AttemptEnd
+from trimtab.supervise.pace import StepPace
 
 __all__ = [
     "Alert",
@@ -17,16 +18,16 @@ __all__ = [
     "Event",
     "Finish",
     "Forward",
-    "Journal",
+    "JobState",
+    "MoveAside",
+    "NewStep",
     "Numeric",
     "Phase",
     "Proof",
     "PutBack",
-    "Row",
-    "SetAside",
-    "State",
     "Stop",
     "Tick",
+    "WriteDown",
 ]
 
 Phase = Literal["idle", "running", "stopping", "waiting", "done"]
@@ -45,13 +46,13 @@ class Proof:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class JobState:
     """Where a supervised command stands; bounded, whatever the length of the run."""
 
     phase: Phase = "idle"
     attempt: int = 0
     """Number of starts so far."""
-    pace: Pace = field(default_factory=Pace)
+    pace: StepPace = field(default_factory=StepPace)
     heard: float = 0.0
     """When the last output of any kind came."""
     position: float | None = None
@@ -70,7 +71,7 @@ class State:
     """Hosts to be left out."""
     hangs: int = 0
     """Hangs without a new step."""
-    stopping_for: Ending | None = None
+    stopping_for: AttemptEnd | None = None
     """Why the command is being stopped by the supervisor; None: it is not."""
     asked: int = 0
     """Signal by which a person or a scheduler ends it; 0: none."""
@@ -82,6 +83,10 @@ class State:
     """The learning rate of the newest row, where the log has it."""
     proof: Proof | None = None
     """What the first row has to show; None: nothing, or it did."""
+    authority: Authority = field(default_factory=Authority)
+    """What may be done without a person."""
+    restarts: tuple[float, ...] = ()
+    """When restarts of the last 24 hours were ordered, at most 1,000."""
     resume_at: float = 0.0
     """When the next start is due."""
     numeric_restarts: int = 0
@@ -101,7 +106,7 @@ class Begun:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class NewStep:
     """A new step was seen."""
 
     at: float
@@ -130,7 +135,7 @@ class Ended:
     """The command ended."""
 
     at: float
-    ending: Ending
+    ending: AttemptEnd
     numeric: "Numeric | None" = None
     """The answer to its numbers, where they ended it and the policy allows to act."""
 
@@ -150,12 +155,12 @@ class Numeric:
     """The judge holds that the numbers broke, and the policy allows to act."""
 
     at: float
-    ending: Ending
+    ending: AttemptEnd
     before: float
     rate_factor: float
 
 
-Event = Begun | Row | Tick | Ended | Asked | Numeric
+Event = Begun | NewStep | Tick | Ended | Asked | Numeric
 
 
 # -- what is ordered -----------------------------------------------------------------------------
@@ -182,7 +187,7 @@ class Forward:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SetAside:
+class MoveAside:
     """Move checkpoints that must not be loaded out of the way, to be brought back by an undo."""
 
 
@@ -192,7 +197,7 @@ class PutBack:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Journal:
+class WriteDown:
     """Write an event down."""
 
     event: str
@@ -214,4 +219,4 @@ class Finish:
     status: int
 
 
-Command = Begin | Stop | Forward | SetAside | Journal | PutBack | Alert | Finish
+Command = Begin | Stop | Forward | MoveAside | WriteDown | PutBack | Alert | Finish

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 
 from trimtab.analysis.account import RunAccount
-from trimtab.chronicle.journal import Journal as JournalFile
+from trimtab.chronicle.journal import Journal
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.crash.lines import is_finish
@@ -24,7 +24,7 @@ from trimtab.masking import masked_text
 from trimtab.monitor.notifier import Alarm
 from trimtab.plan.policy import Policy
 from trimtab.supervise.aside import put_back, set_aside
-from trimtab.supervise.ending import Ending, ending_of
+from trimtab.supervise.ending import AttemptEnd, ending_of
 from trimtab.supervise.holder import Holder, boot_id, orphan, read_holder, write_holder
 from trimtab.supervise.kernel_log import kernel_lines
 from trimtab.supervise.numeric import Judged, NumberJudge, NumericAnswer, answer_numbers
@@ -61,14 +61,14 @@ from trimtab.supervise.state import (
     Event,
     Finish,
     Forward,
-    Journal,
+    JobState,
+    MoveAside,
+    NewStep,
     Numeric,
     PutBack,
-    Row,
-    SetAside,
-    State,
     Stop,
     Tick,
+    WriteDown,
 )
 from trimtab.supervise.streams import Output, Pump
 from trimtab.supervise.update import GAVE_UP_STATUS, update
@@ -144,7 +144,7 @@ class _Supervisor:
         self._job, self._settings, self._policy, self._alarm = job, settings, policy, alarm
         self._framework = find_framework(job.argv, settings.framework)
         self._queue: SimpleQueue[Event] = SimpleQueue()
-        self._state = State(excluded=settings.exclude_hosts)
+        self._state = JobState(excluded=settings.exclude_hosts, authority=policy.permissions)
         self._status: int | None = None
         self._child: Child | None = None
         self._pumps: tuple[Pump, ...] = ()
@@ -163,7 +163,7 @@ class _Supervisor:
 
     # -- the folder ---------------------------------------------------------------------------
 
-    def _open(self) -> tuple[RunLock | None, JournalFile | None]:
+    def _open(self) -> tuple[RunLock | None, Journal | None]:
         """Take the folder; where the disk refuses it, the command runs all the same."""
         try:
             make_folder(self._job.folder)
@@ -178,7 +178,7 @@ class _Supervisor:
             self._say(f"{error}; nothing is written down, the command runs all the same")
             return None, None
         try:
-            return lock, JournalFile(RunDirectory(self._job.folder).journal)
+            return lock, Journal(RunDirectory(self._job.folder).journal)
         except ChronicleError as error:
             self._say(f"{error}; nothing is written down, the command runs all the same")
             return lock, None
@@ -200,7 +200,8 @@ class _Supervisor:
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError, ValueError):
             shown = masked_text(visible(text, keep="\n"))
-            print(f"trimtab supervise: {shown}", file=sys.stderr, flush=True)
+            sys.stderr.write(f"trimtab supervise: {shown}\n")
+            sys.stderr.flush()
 
     def _say_once(self, key: str, text: str) -> None:
         if text and key not in self._silenced:
@@ -217,6 +218,15 @@ class _Supervisor:
 
     def _hear_judge(self) -> None:
         """Tell alarms that are new, and answer what lasts, as far as the policy allows."""
+        judged = self._tell_alarms()
+        if judged is None or self._state.phase != "running" or self._state.step is None:
+            return
+        numeric = self._numeric(judged.account)
+        if numeric is not None:
+            self._take(numeric)
+
+    def _tell_alarms(self) -> Judged | None:
+        """Tell alarms that are new; return what was judged last."""
         judged: Judged | None = None
         with contextlib.suppress(Empty):
             while True:
@@ -224,11 +234,7 @@ class _Supervisor:
                 for told in judged.fresh:
                     self._say(f"{told.severity} · {told.headline}")
                     self._alarm_for(told.kind, told.severity, told.headline)
-        if judged is None or self._state.phase != "running" or self._state.step is None:
-            return
-        numeric = self._numeric(judged.account)
-        if numeric is not None:
-            self._take(numeric)
+        return judged
 
     def _numeric(self, account: RunAccount) -> Numeric | None:
         """Return the answer to broken numbers; None: wait, or not allowed, which is said once."""
@@ -264,7 +270,7 @@ class _Supervisor:
             f"{answer.why} · goes back to step {restore.step}, rate x {factor:g}; costs {lost} steps"
             " and one start"
         )
-        ending = Ending(
+        ending = AttemptEnd(
             crash_class="numeric", who="numeric", why=answer.why, line=answer.told.headline
         )
         return Numeric(at=time.monotonic(), ending=ending, before=answer.before, rate_factor=factor)
@@ -346,7 +352,7 @@ class _Supervisor:
         for place in seen:
             if place is not None:
                 self._take(
-                    Row(at=now, step=place.step, position=place.position, rate=place.rate,
+                    NewStep(at=now, step=place.step, position=place.position, rate=place.rate,
                         counted=place.counted)
                 )  # fmt: skip
 
@@ -376,12 +382,12 @@ class _Supervisor:
                 self._stop(stacks=command.stacks)
             case Forward():
                 self._forward(command.signum)
-            case Journal():
+            case WriteDown():
                 self._write_down(command)
             case Alert():
                 self._say(command.text)
                 self._send(command)
-            case SetAside():
+            case MoveAside():
                 self._set_aside()
             case PutBack():
                 self._put_back()
@@ -520,7 +526,7 @@ class _Supervisor:
         return True
 
     def _on_end(self, code: int | None) -> None:
-        ending = Ending(crash_class="", who="transient", why="", code=code)
+        ending = AttemptEnd(crash_class="", who="transient", why="", code=code)
         self._queue.put(Ended(at=time.monotonic(), ending=ending))
 
     def _wound_up(self, event: Ended) -> Ended:
@@ -549,11 +555,12 @@ class _Supervisor:
         self._child = None
         with contextlib.suppress(OSError):
             write_holder(self._job.folder, None)
+        account = None if self._judge is None else self._judge.last_words()
+        self._tell_alarms()
         numeric = None
         ours = self._state.asked or self._state.stopping_for is not None
-        if ending.who == "numeric" and self._judge is not None and not ours:
-            account = self._judge.last_words()
-            numeric = None if account is None else self._numeric(account)
+        if ending.who == "numeric" and account is not None and not ours:
+            numeric = self._numeric(account)
         return replace(event, at=time.monotonic(), ending=ending, numeric=numeric)
 
     def _await_members(self, seconds: float) -> None:
@@ -612,7 +619,7 @@ class _Supervisor:
             else:
                 os.kill(child.pid, signum)
 
-    def _write_down(self, command: Journal) -> None:
+    def _write_down(self, command: WriteDown) -> None:
         data = dict(command.data)
         if command.event == "restart":
             self._choose()

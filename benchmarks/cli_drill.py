@@ -1,0 +1,41 @@
+"""`python -m benchmarks drill`: real faults in a running job, and who answers them rightly."""
+
+import argparse
+import dataclasses
+import importlib.util
+import time
+
+from benchmarks.drill import FAULTS, LAUNCHERS, drill, drill_text
+from trimtab.cli.output import print_json, tell
+from trimtab.errors import ConfigError
+
+__all__ = ["add"]
+
+
+def add(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add the part `drill`."""
+    names = [fault.name for fault in FAULTS]
+    parser = parts.add_parser(
+        "drill", help="real faults in a running job: detection, recovery, lost steps"
+    )
+    parser.add_argument("--faults", metavar="NAME", nargs="+", choices=names, default=names)
+    parser.add_argument(
+        "--launchers", metavar="NAME", nargs="+", choices=LAUNCHERS, default=list(LAUNCHERS)
+    )
+    parser.add_argument("--limit", metavar="S", type=float, default=60.0, help="seconds a run")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(run=_run)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    needs_torch = any(name != "python" for name in arguments.launchers)
+    if needs_torch and importlib.util.find_spec("torch") is None:
+        raise ConfigError("drill: torchrun needs torch; give --launchers python, or install it")
+    began = time.time()
+    faults = [fault for fault in FAULTS if fault.name in arguments.faults]
+    found = drill(faults, arguments.launchers, limit_s=arguments.limit)
+    if arguments.json:
+        print_json({"schema": 1, "results": [dataclasses.asdict(d) for d in found]})
+    else:
+        tell(drill_text(found, began=began))
+    return 0

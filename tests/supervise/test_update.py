@@ -1,0 +1,161 @@
+"""What the supervisor decides, as a function of what it knows."""
+
+from dataclasses import replace
+
+import pytest
+
+from trimtab.plan.authority import Authority
+from trimtab.supervise.ending import AttemptEnd, ending_of
+from trimtab.supervise.pace import StepPace
+from trimtab.supervise.resume import Restore, find_framework, resumed, with_rate
+from trimtab.supervise.settings import SuperviseSettings
+from trimtab.supervise.state import Begun, Ended, Finish, JobState, NewStep, Tick, WriteDown
+from trimtab.supervise.update import update
+
+SETTINGS = SuperviseSettings()
+KILLED = ending_of((), -9)
+
+
+def after(state: JobState, *events: Begun | NewStep | Ended | Tick) -> JobState:
+    """Return the state after some events."""
+    for event in events:
+        state, _ = update(SETTINGS, state, event)
+    return state
+
+
+def words(state: JobState, ending: AttemptEnd, at: float = 100.0) -> list[str]:
+    """Return what is journaled about an end."""
+    _, commands = update(SETTINGS, state, Ended(at=at, ending=ending))
+    return [c.event for c in commands if isinstance(c, WriteDown)]
+
+
+def running(*, steps: int = 20, gap: float = 1.0) -> JobState:
+    """Return the state of a job that logs a step every second."""
+    state = after(JobState(), Begun(at=0.0))
+    for step in range(1, steps + 1):
+        state = after(state, NewStep(at=step * gap, step=step, position=step))
+    return state
+
+
+def is_hung(state: JobState, at: float, section: str = "") -> bool:
+    """Tell whether a look at a time finds a hang."""
+    _, commands = update(SETTINGS, state, Tick(at=at, heard=at, section=section))
+    return any(isinstance(c, WriteDown) and c.event == "hang" for c in commands)
+
+
+def test_a_hang_is_three_median_steps_and_a_while_whatever_is_printed() -> None:
+    state = running()
+    assert not is_hung(state, 20.0 + 10.9)
+    assert is_hung(state, 20.0 + 11.1)
+
+
+def test_a_section_that_shows_gets_its_time_and_the_next_one_what_was_learnt() -> None:
+    state = running()
+    assert not is_hung(state, 20.0 + 600.0, "evaluation")
+    assert is_hung(state, 20.0 + 1801.0, "evaluation")
+    # An evaluation of 100 s after step 20, then steps as before: the next one is due at step 40.
+    for step in range(21, 41):
+        state = after(state, NewStep(at=100.0 + step, step=step, position=step))
+    assert not is_hung(state, 140.0 + 150.0)
+    assert is_hung(state, 140.0 + 160.0)
+    assert is_hung(replace(state, pace=replace(state.pace, step=30.0)), 140.0 + 12.0)
+
+
+def test_before_the_first_steps_output_is_a_sign_of_life() -> None:
+    state = after(JobState(), Begun(at=0.0))
+    assert not is_hung(state, 5000.0)
+    _, commands = update(SETTINGS, state, Tick(at=1801.0, heard=0.0))
+    assert commands
+
+
+def test_a_new_step_makes_the_budget_whole_again() -> None:
+    state = running(steps=5)
+    for at in (100.0, 200.0, 300.0):
+        assert words(state, KILLED, at) == ["restart"]
+        state = after(state, Ended(at=at, ending=KILLED), Begun(at=at + 1))
+    assert words(state, KILLED) == ["gave-up"]
+    healed = after(state, NewStep(at=400.0, step=6, position=6))
+    assert words(healed, KILLED) == ["restart"]
+    # Steps that were reached before are no progress.
+    again = after(state, NewStep(at=400.0, step=4, position=4))
+    assert words(again, KILLED) == ["gave-up"]
+
+
+@pytest.mark.parametrize(
+    ("line", "event"),
+    [
+        ("NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.", "restart"),
+        ("RuntimeError: CUDA out of memory. Tried to allocate 2 GiB", "gave-up"),
+        ("train.py: error: unrecognized arguments: --lrr", "gave-up"),
+        ("slurmstepd: error: *** JOB 12 ON n1 CANCELLED DUE TO TIME LIMIT ***", "restart"),
+        ("nothing that anybody knows", "restart"),
+    ],
+)
+def test_the_class_decides_the_answer(line: str, event: str) -> None:
+    assert words(running(), ending_of([line], 1)) == [event]
+
+
+def test_a_rank_that_was_killed_is_told_from_the_errors_of_its_peers() -> None:
+    printed = """\
+[rank0]: Traceback (most recent call last):
+[rank0]: RuntimeError: [gloo/transport/tcp/pair.cc:537] Connection closed by peer
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError:
+Root Cause (first observed failure):
+[0]:
+  host      : localhost
+  rank      : 1 (local_rank: 1)
+  exitcode  : -9 (pid: 4442)  (SIGKILL)
+""".splitlines()
+    ending = ending_of(printed, 1)
+    assert (ending.crash_class, ending.rank, ending.status) == ("killed", 1, 1)
+    assert words(running(), ending) == ["restart"]
+
+
+@pytest.mark.covers("S132")
+def test_a_host_that_failed_is_left_out_from_then_on() -> None:
+    lost = "n042 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus."
+    state = after(running(), Ended(at=100.0, ending=ending_of([lost], 1)))
+    assert state.excluded == ("n042",)
+    assert after(state, Begun(at=101.0), Ended(at=200.0, ending=KILLED)).excluded == ("n042",)
+    never = replace(running(), authority=Authority(allowed={"exclude-node": "never"}))
+    assert after(never, Ended(at=100.0, ending=ending_of([lost], 1))).excluded == ()
+
+
+def test_the_policy_may_keep_restarts_to_a_person() -> None:
+    asks = replace(running(), authority=Authority(allowed={"restart": "ask"}))
+    assert words(asks, KILLED) == ["gave-up"]
+    once = replace(running(), authority=Authority(per_day={"restart": 1}), restarts=(50.0,))
+    assert words(once, KILLED) == ["gave-up"]
+    assert words(once, KILLED, at=50.0 + 86401.0) == ["restart"]
+
+
+def test_a_command_that_is_done_is_done() -> None:
+    _, commands = update(SETTINGS, running(), Ended(at=30.0, ending=ending_of((), 0)))
+    assert commands[-1] == Finish(status=0)
+
+
+def test_the_flags_of_a_framework_name_the_checkpoint_and_the_rate() -> None:
+    argv = ("torchrun", "pretrain_gpt.py", "--load", "old", "--lr", "6e-4")
+    megatron = find_framework(argv)
+    restore = Restore(step=3000, path="/c/iter_0003000", layout="megatron-lm")
+    given = with_rate(resumed(argv, megatron, restore), megatron, 0.5)
+    assert given == (
+        *("torchrun", "pretrain_gpt.py", "--load", "/c", "--lr", "0.0003"),
+        "--override-opt_param-scheduler",
+    )
+    trainer = ("python", "run_clm.py", "--output_dir", "out")
+    saved = Restore(step=40, path="out/checkpoint-40", layout="huggingface")
+    assert resumed(trainer, find_framework(trainer), saved)[-2:] == (
+        "--resume_from_checkpoint",
+        "out/checkpoint-40",
+    )
+    own = ("python", "train.py")
+    assert resumed(own, find_framework(own), saved) == own
+
+
+def test_the_pace_is_bounded_whatever_the_length_of_the_run() -> None:
+    pace = StepPace()
+    for step in range(5000):
+        pace = pace.moved(float(step * (30 if step % 10 == 0 else 1)), float(step))
+    assert len(pace.gaps) <= 50
+    assert len(pace.long) <= 8
