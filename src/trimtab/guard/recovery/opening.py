@@ -29,8 +29,8 @@ from trimtab.guard.recovery.situation import affordable_step, situation_of
 from trimtab.guard.recovery.state import (
     Opening,
     ReadingWanted,
-    Request,
     Responding,
+    StagedRequest,
     Surveying,
     Watch,
 )
@@ -332,7 +332,7 @@ def _ask_first(
     # not counted as dealt with: it is acted on once it is approved
     diagnosis = diagnose(asked.found.record, incident, earlier=state.incidents)
     told, commands, _ = state.notices.report(incident, diagnosis, asked.found.keys, e.step)
-    request = Request(
+    request = StagedRequest(
         kind=incident.kind,
         classes=classes,
         step=e.step,
