@@ -22,7 +22,7 @@ from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
 from trimtab.guard.recovery.expectation import Expectation, expected_loss
 from trimtab.guard.recovery.past_outcomes import arms_that_worked
-from trimtab.guard.recovery.state import RecoveryState, Request
+from trimtab.guard.recovery.state import RecoveryState, StagedRequest
 from trimtab.guard.recovery.triage import find_incident
 from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import RestorePoint
@@ -98,7 +98,7 @@ class Recovery:
         if not staged or staged[-1].answer or self.engine.policy.mode != "act":
             return
         last, step = staged[-1], self.engine.counters.step
-        request = Request(
+        request = StagedRequest(
             id=last.id, kind=last.kind, classes=last.classes, step=step, target_step=step
         )
         self.state = replace(self.state, request=request)
@@ -336,7 +336,7 @@ class Recovery:
         """Why a state that is saved now is suspect; empty where it is not."""
         return self.state.doubt
 
-    def _hear_answer(self, request: Request) -> None:
+    def _hear_answer(self, request: StagedRequest) -> None:
         """Take in what a person said to a staged action, or that its deadline is over."""
         heard = self._inbox.hear(request.id)
         if heard is not None:

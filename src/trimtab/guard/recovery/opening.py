@@ -30,8 +30,8 @@ from trimtab.guard.recovery.state import (
     LeftAlone,
     Opening,
     ReadingWanted,
-    Request,
     Responding,
+    StagedRequest,
     Surveying,
 )
 from trimtab.guard.recovery.triage import is_trouble, saturates
@@ -332,7 +332,7 @@ def _ask_first(
     # not counted as dealt with: it is acted on once it is approved
     diagnosis = diagnose(asked.found.record, incident, earlier=state.incidents)
     told, commands, _ = state.notices.report(incident, diagnosis, asked.found.keys, e.step)
-    request = Request(
+    request = StagedRequest(
         kind=incident.kind,
         classes=classes,
         step=e.step,

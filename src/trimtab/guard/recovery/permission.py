@@ -22,7 +22,7 @@ from trimtab.guard.recovery.commands import (
     detail,
 )
 from trimtab.guard.recovery.situation import affordable_probe
-from trimtab.guard.recovery.state import Grant, Opening, Request
+from trimtab.guard.recovery.state import Grant, Opening, StagedRequest
 from trimtab.plan.authority import ARM_CLASS
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def rights_of(policy: Policy, used: Mapping[str, int], grant: Grant | None = Non
     return Rights(restore, None if allowed == policy.arms else allowed, asks, refused)
 
 
-def stage(state: RecoveryState, request: Request, *, why: str, step: int) -> Result:
+def stage(state: RecoveryState, request: StagedRequest, *, why: str, step: int) -> Result:
     """Ask a person: write the action down with its cost and its undo, and go on training."""
     policy = state.policy
     request = replace(request, id=f"ask-{state.num_requests + 1}")

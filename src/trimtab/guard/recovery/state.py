@@ -46,8 +46,8 @@ __all__ = [
     "ReadingWanted",
     "RecoveryState",
     "Reporting",
-    "Request",
     "Responding",
+    "StagedRequest",
     "StartingProbe",
     "StartingTrial",
     "Surveying",
@@ -170,7 +170,7 @@ Pending = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class StagedRequest:
     """An action that waits for a person."""
 
     id: str = ""
@@ -299,7 +299,7 @@ class RecoveryState:
     recurrence: RecurringSpikes = field(default_factory=RecurringSpikes)
     effects: ChangeEffects = field(default_factory=ChangeEffects)
     notices: Notices = field(default_factory=Notices)
-    request: Request | None = None
+    request: StagedRequest | None = None
     """What waits for a person; nothing is acted on meanwhile."""
     num_requests: int = 0
     """Staged so far in the run, count."""

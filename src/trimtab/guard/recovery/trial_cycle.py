@@ -63,7 +63,7 @@ from trimtab.guard.recovery.state import (
     Leaving,
     LeftCase,
     ReadingWanted,
-    Request,
+    StagedRequest,
     StartingProbe,
     StartingTrial,
 )
@@ -568,11 +568,11 @@ def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirme
     return state, (opened, *commands)
 
 
-def _request(case: Case, classes: tuple[str, ...], step: int) -> Request:
+def _request(case: Case, classes: tuple[str, ...], step: int) -> StagedRequest:
     """Return what a person is asked for a case in which nothing else held."""
     incident = case.incident
     keys = frozenset(f.key for f in incident.findings)
-    return Request(
+    return StagedRequest(
         kind=incident.kind,
         classes=classes,
         step=step,
