@@ -69,7 +69,7 @@ def test_a_setting_that_ruins_the_run_is_named_and_put_back(tmp_path: Path) -> N
     kept = [a for a in guard.actions if "put-back" in str(a["remedy"])]
     assert kept, [str(e.data) for e in events_of(run, "outcome", "decision")]
     explained = [e for e in events_of(run, "incident") if e.data["state"] == "explained"]
-    assert explained[0].data["causes"][0]["cause"] == "setting-changed"  # type: ignore[index]
+    assert explained[0].data["causes"][0]["cause"] == "setting-changed"
     assert s.model.dropout.p == 0.0
     assert guard.step_number == STEPS
 
