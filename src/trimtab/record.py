@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "MAX_UNREAD_KEYS",
+    "Ancestor",
     "Attempt",
     "Axis",
     "Column",
@@ -24,6 +25,7 @@ __all__ = [
     "RunRecord",
     "axis_word",
     "most_values",
+    "nearest_parent",
 ]
 
 Axis = Literal["step", "epoch", "row"]
@@ -184,6 +186,30 @@ class RunRecord:
                 rows = rows[self.step[rows] <= limit]
             parts.append(rows)
         return np.concatenate(parts) if parts else np.zeros(0, dtype=np.intp)
+
+
+Ancestor = tuple[str | None, float | None]
+"""Number of the attempt that one went on from, and the step; None where the log does not say."""
+
+
+def nearest_parent(
+    parent: str | None, parent_step: float | None, without_rows: Mapping[str, Ancestor]
+) -> Ancestor:
+    """Return the nearest ancestor that has rows, and the last step that counts of it.
+
+    An attempt whose rows were lost is none of the record's. Its child goes on from what it went on
+    from, and no later than either resumed.
+
+    Args:
+        parent: Number of the attempt that this one went on from.
+        parent_step: Step that it resumed from.
+        without_rows: What `nearest_parent` returned of the attempts before that have no rows.
+    """
+    above = without_rows.get(parent or "")
+    if above is None:
+        return parent, parent_step
+    steps = [s for s in (parent_step, above[1]) if s is not None]
+    return above[0], min(steps, default=None)
 
 
 @dataclass(frozen=True, kw_only=True)

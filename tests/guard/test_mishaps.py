@@ -110,7 +110,9 @@ def test_begun_from_weights_that_are_not_finite_it_says_so_and_changes_nothing(
     with torch.no_grad():
         s.model.output.weight[0, 0] = math.nan
     guard = guard_of(s, run, steps=40, mode="act", say=said.append)
-    train_guarded(s, guard)
+    with pytest.raises(SystemExit) as stopped:  # no update can make it finite
+        train_guarded(s, guard)
+    assert stopped.value.code == 3
     assert any("training begins from a state that is not finite (output.weight)" in x for x in said)
     assert guard.lr_factor == 1.0
     assert [a["remedy"] for a in guard.actions if a["remedy"] != "skip-update"] == []

@@ -16,6 +16,7 @@ start_over step step_is_due step_number tighten_clip undo wasted_steps
 KEYWORDS = """
 self model optimizer data run mode policy scheduler scaler clip steps resume start_over check_resume
 output_layer count_tokens accumulate extra loaded_step companion detectors thresholds say
+validate
 """
 
 BY_HAND = """

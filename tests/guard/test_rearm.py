@@ -247,7 +247,7 @@ def test_a_snapshot_that_does_not_fit_means_fewer_and_not_none(
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
         return clone(state)
 
-    monkeypatch.setattr("trimtab.guard.state.run_state.clone", tight)
+    monkeypatch.setattr("trimtab.guard.state.state_copy.clone", tight)
     kept = dict[int, int]()
 
     def at(step: int) -> None:

@@ -304,6 +304,14 @@ KIND_NOTES: tuple[KindNote, ...] = (
             PublicRun("OPT-175B run 2", _OPT, "loss flat after weight decay went from 0.01 to 0.1"),
         ),
     ),
+    KindNote(
+        kind="held-out-worse",
+        looks=(
+            "the same few batches, read in eval mode, get worse from reading to reading, while the"
+            " training loss may go on as before"
+        ),
+        first="the reading itself; the training loss may never show it",
+    ),
 )
 
 KIND_NOTE_BY_NAME: Mapping[str, KindNote] = {n.kind: n for n in KIND_NOTES}

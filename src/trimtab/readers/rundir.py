@@ -9,7 +9,7 @@ imported here.
 import math
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ from trimtab.readers.base import TextLines
 from trimtab.readers.journal_seal import seal_state
 from trimtab.readers.jsonl import flatten, parse_object
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
-from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.record import Ancestor, Column, RecordBuilder, RunRecord, nearest_parent
 from trimtab.vocabulary import canonical, unit_scale
 
 __all__ = ["facts_among", "is_run_directory", "read_facts", "read_run_directory"]
@@ -93,21 +93,21 @@ def _read(path: Path) -> RunRecord:
     if (path / "signals").is_symlink():
         builder.notes.append("signals is a link, which is not followed")
         branches = []
-    without_rows: dict[str, _Branch] = {}
+    without_rows: dict[str, Ancestor] = {}
     for branch in branches:
-        branch = _of_nearest_parent(branch, without_rows)
+        above = nearest_parent(branch.parent, branch.parent_step, without_rows)
         num_before = builder.num_rows
         file = path / "signals" / f"{branch.number}.jsonl"
         if file.is_symlink():
             builder.notes.append(f"signals/{file.name} is a link, which is not followed")
             continue
         if not file.is_file():
-            without_rows[branch.number] = branch
+            without_rows[branch.number] = above
             continue
         builder.start_attempt(
             number=branch.number,
-            parent=branch.parent,
-            parent_step=branch.parent_step,
+            parent=above[0],
+            parent_step=above[1],
             settings=branch.settings,
             why=branch.why,
             trial=branch.trial,
@@ -115,7 +115,7 @@ def _read(path: Path) -> RunRecord:
         if not _add_plain(file, builder):
             num_torn += _read_samples(file, builder)
         if builder.num_rows == num_before:
-            without_rows[branch.number] = branch
+            without_rows[branch.number] = above
     if builder.num_rows == 0:
         raise ReadError(
             f"{path}: no samples in signals/*.jsonl; the run has not logged a step yet, or it is "
@@ -124,19 +124,6 @@ def _read(path: Path) -> RunRecord:
     if num_torn:
         builder.notes.append(f"{counted(num_torn, 'sample line')} torn in mid-write and left out")
     return builder.build()
-
-
-def _of_nearest_parent(branch: _Branch, without_rows: Mapping[str, _Branch]) -> _Branch:
-    """Return an attempt as a child of the nearest ancestor that has rows.
-
-    An attempt whose rows were lost is none of the record's. Its child goes on from what it went on
-    from, and no later than either resumed.
-    """
-    above = without_rows.get(branch.parent or "")
-    if above is None:
-        return branch
-    steps = [s for s in (branch.parent_step, above.parent_step) if s is not None]
-    return replace(branch, parent=above.parent, parent_step=min(steps, default=None))
 
 
 def _branches(path: Path, notes: list[str]) -> Iterator[_Branch]:

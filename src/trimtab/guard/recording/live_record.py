@@ -39,7 +39,7 @@ from trimtab.chronicle.rundir import RunDirectory, has_samples, is_there
 from trimtab.detectors.contract import state_to_json
 from trimtab.errors import ReadError, TrimtabError
 from trimtab.readers.rundir import facts_among, read_facts, read_run_directory
-from trimtab.record import Attempt, Column, RunRecord
+from trimtab.record import Ancestor, Attempt, Column, RunRecord, nearest_parent
 from trimtab.signals.spans import BLOCK_ROWS, fold_blocks
 from trimtab.vocabulary import canonical, unit_scale
 
@@ -335,6 +335,7 @@ class LiveRecord:
         self._attempts: list[Attempt] = []
         """The last one's end is that of the rows when it was asked for."""
         self._next: _Next | None = None
+        self._without_rows: dict[str, Ancestor] = {}
         self._facts: dict[str, float] = {}
         self._notes: tuple[str, ...] = ()
         self._memo: dict[object, object] = {}
@@ -421,10 +422,14 @@ class LiveRecord:
     ) -> None:
         """Let the next row begin an attempt."""
         known = _as_written(dict(settings or {}))
+        if self._next is not None:
+            self._without_rows[self._next.number] = self._next.parent, self._next.parent_step
+        step = None if parent_step is None else float(parent_step)
+        parent, step = nearest_parent(parent, step, self._without_rows)
         self._next = _Next(
             number=number,
             parent=parent,
-            parent_step=None if parent_step is None else float(parent_step),
+            parent_step=step,
             why=why,
             trial=trial,
             settings={k: str(v) for k, v in known.items()},

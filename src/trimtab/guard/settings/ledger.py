@@ -161,7 +161,8 @@ class SettingsLedger:
             step: Of the row.
         """
         if self._signals:
-            values |= self._signals
+            # what follows a schedule stands in the row as it was in force
+            values |= {n: v for n, v in self._signals.items() if n not in values}
             self._signals = {}
         if self._unannounced:
             values["unannounced_changes"] = float(self._unannounced)
