@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from tests.guard.inner import inner
 from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of
 from trimtab import analyze
 from trimtab.detectors.judge import judge_record
@@ -72,6 +73,23 @@ def test_a_setting_that_ruins_the_run_is_named_and_put_back(tmp_path: Path) -> N
     assert explained[0].data["causes"][0]["cause"] == "setting-changed"
     assert s.model.dropout.p == 0.0
     assert guard.step_number == STEPS
+
+
+def test_what_is_held_is_in_force_in_the_forward_pass_whatever_the_loop_sets(
+    tmp_path: Path,
+) -> None:
+    s, seen = make(dropout=0.0), list[float]()
+    s.model.dropout.register_forward_pre_hook(lambda m, _: seen.append(m.p))
+    guard = guard_of(s, tmp_path / "run", mode="act", steps=8, policy=POLICY)
+    for batch in guard:
+        if guard.step_number == 2:
+            inner(guard).engine.hold_settings({"Dropout.p": (0.0,)})
+        if guard.step_number == 5:
+            inner(guard).engine.release_settings({"Dropout.p": ()})
+        s.model.dropout.p = 0.5
+        guard.backward(s.loss(batch))
+        guard.step()
+    assert seen == [0.5, 0.5, 0.0, 0.0, 0.0, 0.5, 0.5, 0.5]
 
 
 @pytest.mark.slow

@@ -202,10 +202,12 @@ class SettingsLedger:
     def put_back(self, names: Mapping[str, Values]) -> tuple[str, ...]:
         """Put settings back and hold them there; return the names that could not be.
 
-        Whenever one of them changes again it is put back before the next update.
+        Whenever one of them changes again it is put back before the next forward pass, or else
+        before the next update.
         """
         failed = tuple(name for name, value in names.items() if not self._reader.write(name, value))
         self._held |= {name: value for name, value in names.items() if name not in failed}
+        self._reader.hold(self._held)
         self.accept()
         return failed
 
@@ -215,6 +217,7 @@ class SettingsLedger:
             self._held.pop(name, None)
             if value:
                 self._reader.write(name, value)
+        self._reader.hold(self._held)
         self.accept()
 
     @property

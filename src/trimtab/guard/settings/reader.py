@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     import torch
+    from torch.utils.hooks import RemovableHandle
 
     from trimtab.guard.state.training_state import Training
 
@@ -58,6 +59,8 @@ class SettingsReader:
         self._numbers: list[tuple[torch.nn.Module, str]] = []
         self._parameters: list[torch.Tensor] = []
         self._options: list[tuple[Mapping[str, object], itemgetter[object] | None]] = []
+        self._held: dict[str, Values] = {}
+        self._hook: RemovableHandle | None = None
         self.find()
 
     def find(self) -> None:
@@ -141,6 +144,23 @@ class SettingsReader:
         for put, value in zip(places, values, strict=True):
             put(value)
         return True
+
+    def hold(self, held: Mapping[str, Values]) -> None:
+        """Write these settings before each forward pass from now on; none: no longer.
+
+        What a loop sets between a batch and its forward pass would count in that pass. Train mode
+        is left alone: an evaluation between two steps is in eval mode for good reason.
+        """
+        self._held = {n: v for n, v in held.items() if not n.endswith(".training")}
+        if self._held and self._hook is None:
+            self._hook = self._training.model.register_forward_pre_hook(self._write_held)
+        elif not self._held and self._hook is not None:
+            self._hook.remove()
+            self._hook = None
+
+    def _write_held(self, *_: object) -> None:
+        for name, values in self._held.items():
+            self.write(name, values)
 
     def _places(self, name: str) -> list[Callable[[float], None]]:
         kind, dot, attribute = name.rpartition(".")
