@@ -23,7 +23,7 @@ from trimtab.errors import ChronicleError, ConfigError
 from trimtab.masking import masked_text
 from trimtab.monitor.notifier import Alarm
 from trimtab.plan.policy import Policy
-from trimtab.supervise.aside import put_back, set_aside
+from trimtab.supervise.aside import Moved, put_back, set_aside
 from trimtab.supervise.ending import AttemptEnd, ending_of
 from trimtab.supervise.holder import Holder, boot_id, orphan, read_holder, write_holder
 from trimtab.supervise.kernel_log import kernel_lines
@@ -150,7 +150,7 @@ class _Supervisor:
         self._pumps: tuple[Pump, ...] = ()
         self._restore: Restore | None = None
         self._chosen = False
-        self._moved_in: Path | None = None
+        self._moved: Moved | None = None
         self._silenced: set[str] = set()
         self._logs = tuple(LogProgress(path) for path in job.logs)
         self._lock, self._journal = self._open()
@@ -638,19 +638,21 @@ class _Supervisor:
     def _set_aside(self) -> None:
         """Move what lies after the checkpoint that is loaded aside: no trainer finds it there."""
         folder, restore = self._folder(), self._restore
-        self._moved_in = None
+        self._moved = None
         # Layouts that no framework owns have no pointer, and a script's own names are left alone.
         if folder is None or restore is None or restore.layout in _UNOWNED:
             return
-        trouble = set_aside(folder, restore, self._state.same)
-        self._moved_in = None if trouble else folder
-        self._say_once(trouble, trouble)
+        moved = set_aside(folder, restore, self._state.same)
+        if isinstance(moved, Moved):
+            self._moved = moved
+        else:
+            self._say_once(moved, moved)
 
     def _put_back(self) -> None:
-        if self._moved_in is not None:
-            trouble = put_back(self._moved_in)
+        if self._moved is not None:
+            trouble = put_back(self._moved)
             self._say_once(trouble, trouble)
-        self._moved_in = None
+        self._moved = None
 
     def _send(self, alert: Alert) -> None:
         self._alarm_for("gave-up", "critical" if alert.critical else "warning", alert.text)
