@@ -173,9 +173,14 @@ def test_what_the_readings_say_is_recorded_with_the_next_row(tmp_path: Path) -> 
     assert "held out" in told.data["text"], "the run ends before it comes to them"
 
 
-def test_by_default_it_takes_a_hundredth_of_the_steps(tmp_path: Path) -> None:
+def test_it_takes_the_share_of_the_steps_that_it_is_given(tmp_path: Path) -> None:
     s = make(num_samples=4000)
-    guard = guard_of(s, tmp_path / "run", steps=170, policy=Policy(checkpoint_every_steps=1000))
+    guard = guard_of(
+        s,
+        tmp_path / "run",
+        steps=170,
+        policy=Policy(checkpoint_every_steps=1000, yardstick_share=0.01),
+    )
     probed = 0
     for batch in guard:
         probed += guard.phase == "probe"
@@ -186,9 +191,9 @@ def test_by_default_it_takes_a_hundredth_of_the_steps(tmp_path: Path) -> None:
     assert 0 < probed / 3 <= 0.01 * 170
 
 
-def test_it_can_be_switched_off(tmp_path: Path) -> None:
+def test_by_default_it_is_off(tmp_path: Path) -> None:
     s = make()
-    policy = Policy(yardstick_share=0, snapshot_every_steps=3, checkpoint_in_background=False)
+    policy = Policy(snapshot_every_steps=3, checkpoint_in_background=False)
     guard = guard_of(s, tmp_path / "run", steps=12, policy=policy)
     for batch in guard:
         assert guard.phase == "calm"
@@ -294,7 +299,9 @@ def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(tmp_pat
 
 def test_a_loss_that_is_only_counted_otherwise_is_left_alone(tmp_path: Path) -> None:
     s = make(num_samples=40_000, dropout=0.0)
-    policy = Policy(checkpoint_every_steps=1000, checkpoint_in_background=False)
+    policy = Policy(
+        checkpoint_every_steps=1000, checkpoint_in_background=False, yardstick_share=0.01
+    )
     guard = guard_of(s, tmp_path / "run", steps=220, mode="act", policy=policy)
     for batch in guard:
         factor = 3.0 if guard.step_number >= 120 else 1.0

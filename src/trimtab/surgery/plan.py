@@ -139,10 +139,13 @@ def plan_rollback(
             in the way, or another rollback of it was not finished.
     """
     given = Path(run)
-    root, layout = root_of(given)
+    root, _ = root_of(given)
+    # before anything is looked at: what another process does meanwhile is found by their number
+    num_before = len(records_of(root))
     last = last_record(root)
     if last is not None and last.pending():
         return _resumed(given, root, last, to)
+    root, layout = root_of(given)
     if layout is None:
         raise ReadError(_nothing_found(given, root))
     for name in (ASIDE, "journal.jsonl", "journal.head", ".lock"):
@@ -181,7 +184,7 @@ def plan_rollback(
         why=" ".join(why.split()),
         by=_user(),
         git_commit=git_commit,
-        num_before=len(records_of(root)),
+        num_before=num_before,
     )
     return _with_blocks(plan)
 
