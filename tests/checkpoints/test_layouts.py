@@ -93,7 +93,7 @@ def test_our_own_with_their_grades(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step-00000200" / "weights.bin").write_bytes(b"longer")
     found = find_checkpoints(tmp_path)
     assert (found.layout, [c.step for c in found.checkpoints]) == ("trimtab", [100])
-    assert found.left_out == ("step-00000200: does not match its manifest",)
+    assert found.left_out == ("step-00000200: weights.bin has 6 bytes, expected 1",)
 
 
 def test_nothing_there_is_said(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from trimtab import analyze
 from trimtab.checkpoints.manifest import (
     commit,
     list_checkpoints,
@@ -181,3 +182,17 @@ def test_a_link_is_no_checkpoint(tmp_path: Path) -> None:
     link.symlink_to(path)
     assert verify(link) == "a link, not a checkpoint"
     assert list_checkpoints(tmp_path / "here") == ()
+
+
+def test_a_checkpoint_that_inspect_cannot_use_is_named(tmp_path: Path) -> None:
+    signals = tmp_path / "signals"
+    signals.mkdir()
+    rows = [json.dumps({"step": s, "loss": 2.0 + 0.01 * (s % 7)}) for s in range(1, 60)]
+    (signals / "1.0.jsonl").write_text("\n".join(rows) + "\n")
+    checkpoint(tmp_path / "checkpoints", 20)
+    broken = checkpoint(tmp_path / "checkpoints", 40)
+    (broken / "manifest.json").write_text("{")
+    (run,) = analyze(tmp_path).runs
+    assert [n for n in run.record.notes if "left out" in n] == [
+        f"checkpoint left out: {broken.name}: no readable manifest.json (JSONDecodeError)"
+    ]

@@ -183,15 +183,17 @@ def account_of(
             tester=tester,
         )
     layers, layer_notes = read_layers(Path(path))
+    own = None if beside.checkpoints else own_checkpoints(Path(path))
+    left_out = tuple(f"checkpoint left out: {text}" for text in own.left_out) if own else ()
     record = replace(
         record,
         facts={**record.facts, **beside.facts},
-        notes=(*record.notes, *layer_notes, *beside.notes),
+        notes=(*record.notes, *layer_notes, *left_out, *beside.notes),
     )
     return make_account(
         record,
         events=events_of(path),
-        checkpoints=beside.checkpoints or own_checkpoints(Path(path)),
+        checkpoints=beside.checkpoints or (own.checkpoints if own else ()),
         framework=beside.framework,
         dismissed=dismissals(path, store=store()),
         judge=judge,

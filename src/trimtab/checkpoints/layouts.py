@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.checkpoints.manifest import list_checkpoints
+from trimtab.checkpoints.manifest import inspect_folder, named_folders
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ReadError
 from trimtab.plan.rollback import CheckpointInfo
@@ -100,21 +100,22 @@ def find_checkpoints(folder: Path) -> CheckpointFolder:
 def _own(place: Path) -> CheckpointFolder | None:
     if not (place.is_dir() and any(place.glob("step-*/manifest.json"))):
         return None
-    whole = list_checkpoints(place)
-    infos = tuple(CheckpointInfo(step=c.step, grade=c.grade, path=str(c.path)) for c in whole)
-    left = {p.name for p in place.glob("step-*")} - {c.path.name for c in whole}
+    seen = [inspect_folder(path, hashes=False) for path in named_folders(place) or ()]
+    whole = [f.checkpoint for f in seen if f.checkpoint is not None]
     return CheckpointFolder(
         path=place,
         layout="trimtab",
-        checkpoints=infos,
-        left_out=tuple(f"{name}: does not match its manifest" for name in sorted(left)),
+        checkpoints=tuple(
+            CheckpointInfo(step=c.step, grade=c.grade, path=str(c.path))
+            for c in sorted(whole, key=lambda c: c.step)
+        ),
+        left_out=tuple(sorted(f"{f.path.name}: {f.why}" for f in seen if f.checkpoint is None)),
     )
 
 
-def own_checkpoints(root: Path) -> tuple[CheckpointInfo, ...]:
-    """Return the whole checkpoints of a run directory; none for anything else."""
-    found = _own(RunDirectory(root).checkpoints)
-    return () if found is None else found.checkpoints
+def own_checkpoints(root: Path) -> CheckpointFolder | None:
+    """Return the checkpoints of a run directory; None for anything else."""
+    return _own(RunDirectory(root).checkpoints)
 
 
 def _foreign(place: Path) -> CheckpointFolder | None:
