@@ -278,3 +278,17 @@ def test_without_the_permission_broken_numbers_are_told_and_training_goes_on(run
     assert done.returncode == 0
     assert len(run.starts) == 1
     assert b"not answered: mode is observe" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
+    command = "head -c 600000 /dev/zero | tr '\\0' x; echo; echo END-OF-TRAINING"
+    supervise = [sys.executable, "-m", "trimtab", "supervise", "--run", str(tmp_path / "s")]
+    with subprocess.Popen([*supervise, "--", "sh", "-c", command], stdout=subprocess.PIPE) as job:
+        time.sleep(6)
+        assert job.stdout is not None
+        read = job.stdout.read()
+    assert job.returncode == 0
+    assert read.endswith(b"x\nEND-OF-TRAINING\n")
+    assert len(read) == 600_000 + len("\nEND-OF-TRAINING\n")
+    assert (tmp_path / "s" / "output.log").read_bytes() == read

@@ -123,13 +123,17 @@ class Pump(threading.Thread):
         super().__init__(daemon=True)
         self._source, self._target, self._output = source, target, output
         self._broken = False
+        self.waits_for_reader = False
+        """Whether bytes are being handed on: a reader that is slow holds them up, and loses none."""
 
     def run(self) -> None:
         """Copy until every writer has closed the stream."""
         try:
             while data := os.read(self._source, _CHUNK_BYTES):
+                self._output.add(data)  # first: what a slow reader holds up is judged all the same
+                self.waits_for_reader = True
                 self._pass_on(data)
-                self._output.add(data)
+                self.waits_for_reader = False
         except OSError:  # a pseudo-terminal or a process that is gone
             pass
         finally:

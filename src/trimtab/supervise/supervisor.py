@@ -535,6 +535,11 @@ class _Supervisor:
         deadline = time.monotonic() + _LAST_WORDS_S
         for pump in self._pumps:
             pump.join(max(deadline - time.monotonic(), 0.05))
+            # What the command printed is all handed on, as a pipe would: not so what a process
+            # prints later that the command left behind.
+            while pump.is_alive() and pump.waits_for_reader:
+                pump.join(0.05)
+        self._say_once("copy", self._output.trouble)
         self._look(time.monotonic())
         code = event.ending.code
         if members(self._child.id.token) and (self._state.asked or code != 0):
