@@ -213,3 +213,13 @@ def test_an_adopted_run_is_read_like_any_other(
     judged = json.loads(capsys.readouterr().out)["runs"][0]
     assert judged["rows"] == 300
     assert main(["journal", "check", str(tmp_path / "run"), "--json"]) == 0
+
+
+def test_a_launch_that_crashed_without_an_alarm_is_not_said_to_have_worked(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    end = "RuntimeError: CUDA error: device-side assert triggered\n"
+    log.write_text(megatron(10, 3000, seed=1) + end)
+    (attempt,) = tree(adopt([log])).attempts
+    assert attempt.ended_by
+    assert attempt.outcome == "unclear"
+    assert "ended by" in attempt.outcome_why

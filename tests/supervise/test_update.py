@@ -1,9 +1,11 @@
 """What the supervisor decides, as a function of what it knows."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from trimtab.errors import ConfigError
 from trimtab.plan.authority import Authority
 from trimtab.supervise.ending import AttemptEnd, ending_of
 from trimtab.supervise.pace import StepPace
@@ -159,3 +161,9 @@ def test_the_pace_is_bounded_whatever_the_length_of_the_run() -> None:
         pace = pace.moved(float(step * (30 if step % 10 == 0 else 1)), float(step))
     assert len(pace.gaps) <= 50
     assert len(pace.long) <= 8
+
+
+@pytest.mark.parametrize("hosts", [7, "abc", [7]])
+def test_hosts_of_a_wrong_type_are_one_clear_error(hosts: Any) -> None:
+    with pytest.raises(ConfigError, match="expected a list of names"):
+        SuperviseSettings(exclude_hosts=hosts)

@@ -483,3 +483,10 @@ def test_text_says_what_then_what_to_do(cluster: Path, capsys: pytest.CaptureFix
     assert lines[1] == f"  do it: trimtab rollback {cluster} --to 6210 --apply"
     assert "  aside  checkpoints/global_step7000 -> aside/global_step7000" in lines
     assert "  point  checkpoints/latest (global_step7000 becomes global_step6210)" in lines
+
+
+def test_a_pointer_that_cannot_be_read_is_a_warning(cluster: Path) -> None:
+    (cluster / "checkpoints" / "latest").write_bytes(b"\xff\xfe\x00")
+    age(cluster)
+    plan = plan_rollback(cluster, 3000)
+    assert any(text.startswith("latest names no step that can be read") for text in plan.warnings)

@@ -594,6 +594,9 @@ def _outcome(
     if kept_until is None:
         why = f"ended by {o.data['ended_by']}" if o.data.get("ended_by") else "no alarm says why"
         return "unclear", f"nothing of it is on the main line; {why}"
+    if o.data.get("ended_by"):
+        told = plain(o.data["ended_by"], limit=40).replace("_", " ")
+        return "unclear", f"no alarm is open, and it was ended by {told}"
     if num_rows < _MIN_ROWS:
         return "unclear", f"{num_rows} rows"
     if alarms:

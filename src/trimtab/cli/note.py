@@ -5,6 +5,7 @@ import getpass
 import hashlib
 import math
 import re
+import stat
 from pathlib import Path
 
 from trimtab.chronicle.journal import append_once, read_journal
@@ -171,7 +172,10 @@ def _login() -> str:
 def _take_image(path: Path, directory: RunDirectory) -> str:
     """Copy a picture into the run; return its path relative to the run directory."""
     try:
-        size = path.stat().st_size
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode):  # a pipe would be waited on
+            raise ConfigError(f"{path}: no file; give a picture with --image")
+        size = status.st_size
         if size > _MAX_IMAGE_BYTES:
             raise ConfigError(
                 f"{path}: {size} bytes; a picture of a note has at most {_MAX_IMAGE_BYTES}"

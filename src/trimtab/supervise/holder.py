@@ -70,7 +70,7 @@ def read_holder(folder: Path) -> Holder | None:
             loaded=None if data["loaded"] is None else (int(data["loaded"][0]), data["loaded"][1]),
             failures=int(data["failures"]),
         )
-    except (OSError, ValueError, KeyError, TypeError, IndexError, RecursionError):
+    except (OSError, ValueError, ArithmeticError, LookupError, TypeError, RecursionError):
         return None
 
 

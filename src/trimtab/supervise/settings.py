@@ -90,7 +90,8 @@ class SuperviseSettings:
         framework: object = self.framework
         if not isinstance(framework, str):
             raise ConfigError(f"framework is {framework!r}, expected a name as text")
-        if not all(_is_name(host) for host in self.exclude_hosts):
+        hosts: object = self.exclude_hosts
+        if not isinstance(hosts, list | tuple) or not all(map(_is_name, hosts)):
             raise ConfigError(f"exclude_hosts is {self.exclude_hosts!r}, expected a list of names")
 
 

@@ -374,7 +374,7 @@ def _pointer(path: Path, *, is_link: bool) -> Pointer | None:
             raw = file.read(_POINTER_BYTES + 1)
     except OSError:
         return None
-    if len(raw) > _POINTER_BYTES or b"\0" in raw:
+    if len(raw) > _POINTER_BYTES:
         return None
     text = raw.decode("utf-8", "surrogateescape")
     # a path to an artifact and its like hold numbers, too, and are no pointer

@@ -162,6 +162,12 @@ def plan_rollback(
         warnings.append(
             f"step {step} lies after the first sign of trouble at {number(found.first_sign)}"
         )
+    warnings += [
+        f"{p.path.name} names no step that can be read and is left as it is: a trainer that reads"
+        " it may not find the checkpoint; mend it by hand"
+        for p in layout.pointers
+        if p.step is None
+    ]
     operations, events, notes = _operations(root, layout, step, target, trees, archive, found)
     size = sum(o.size_bytes for o in operations)
     plan = RollbackPlan(
