@@ -1,7 +1,7 @@
 """A run that began without trimtab, as one lineage: its logs, wherever they lie, put together.
 
-Attempts, restarts and overlaps are found in the rows; settings come from whatever states them beside
-a log. Nothing in the paths is executed, and nothing is written there.
+Attempts, restarts and overlaps are found in the rows; settings come from whatever states them
+beside a log. Nothing in the paths is executed, and nothing is written there.
 """
 
 import math

@@ -40,7 +40,8 @@ AttemptKind = Literal[
 ]
 """start: no parent; continued: goes on where the parent ended; restart: went back a little, after a
 failure or with settings that are not stated; control: went back before an alarm with no change;
-rollback: went back with a change; change: goes on with a change; trial: a short branch of a guard; ablation: aside, by a person's word or its name."""
+rollback: went back with a change; change: goes on with a change; trial: a short branch of a guard;
+ablation: aside, by a person's word or its name."""
 KINDS: tuple[str, ...] = get_args(AttemptKind)
 
 Outcome = Literal["worked", "did not", "unclear"]

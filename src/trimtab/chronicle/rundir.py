@@ -114,6 +114,6 @@ def is_there(path: Path) -> bool:
 
 def _cannot_look(path: Path, error: OSError) -> str:
     return (
-        f"{path}: cannot be looked at ({error.strerror}), so it is not known whether a run is there;"
-        " mount the disk or restore its rights, then start again"
+        f"{path}: cannot be looked at ({error.strerror}), so it is not known whether a run is"
+        " there; mount the disk or restore its rights, then start again"
     )

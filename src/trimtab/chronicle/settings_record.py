@@ -1,7 +1,7 @@
 """The settings of attempts: one name for one setting, what differs, and whether it is a new family.
 
-`--adam-beta2 0.95` of a launch script and `adam_beta2 .... 0.95` of a log are one setting. The names
-are those of `trimtab.configs`; a key that it does not know keeps its own name.
+`--adam-beta2 0.95` of a launch script and `adam_beta2 .... 0.95` of a log are one setting. The
+names are those of `trimtab.configs`; a key that it does not know keeps its own name.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """What files beside a log state of an attempt: its config, nodes, hosts, code; nothing is executed.
 
-The nearest file counts: one of the same name as the log (`try-2.slurm` beside `try-2.log`), else the
-only config of its folder, else that of the folder above. W&B keeps its own beside the run.
+The nearest file counts: one of the same name as the log (`try-2.slurm` beside `try-2.log`), else
+the only config of its folder, else that of the folder above. W&B keeps its own beside the run.
 """
 
 import json

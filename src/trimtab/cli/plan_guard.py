@@ -139,8 +139,8 @@ def _told(load: GuardLoad, cost: GuardCost) -> list[str]:
         + (held if cost.held_once else ""),
         f"  host memory       {bytes_text(cost.memory)} a rank, {bytes_text(cost.memory_host)} a"
         f" host, of a budget of {bytes_text(cost.budget)} a rank;"
-        f" for a moment {bytes_text(cost.snapshot)} more a rank while a checkpoint is written in the"
-        f" background, and {bytes_text(cost.going_back)} while a state is put back",
+        f" for a moment {bytes_text(cost.snapshot)} more a rank while a checkpoint is written in"
+        f" the background, and {bytes_text(cost.going_back)} while a state is put back",
         f"  reaches back      {cost.kept * load.snapshot_every} steps in memory, then"
         f" {load.checkpoints} checkpoints"
         if not load.spill

@@ -65,8 +65,8 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         metavar="PRESET",
         help=(
             "show the difference to a published run: gpt3-175b, opt, bloom, pythia, llama1, llama2,"
-            " llama3, olmo2, olmo3, smollm2, smollm3, qwen3, deepseek-v3, kimi-k2, moonlight, glm-4.5,"
-            " dapo, tulu3, … (an unknown name lists them all)"
+            " llama3, olmo2, olmo3, smollm2, smollm3, qwen3, deepseek-v3, kimi-k2, moonlight,"
+            " glm-4.5, dapo, tulu3, … (an unknown name lists them all)"
         ),
     )
     parser.add_argument("--against", metavar="CONFIG", help="show the difference to another config")

@@ -133,8 +133,8 @@ def _headline(plan: RollbackPlan, record: RollbackRecord | None) -> str:
         return f"{name} ({what}): is at step {plan.to_step}; nothing has to be moved"
     if plan.from_step == plan.to_step:
         return (
-            f"{name} ({what}): would stay at step {at}, its newest checkpoint ({grade}, {trust}), and"
-            " lose what it logged since; dry run, nothing was touched"
+            f"{name} ({what}): would stay at step {at}, its newest checkpoint ({grade}, {trust}),"
+            " and lose what it logged since; dry run, nothing was touched"
         )
     return (
         f"{name} ({what}): would go back from step {at} to {plan.to_step}"

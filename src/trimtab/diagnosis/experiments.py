@@ -203,8 +203,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         id="count-labels",
         text=(
             "count the labels that are not masked in each batch from {before} to the onset: none in"
-            " one of them means 0 / 0 in the mean of its loss; some in all of them means the formula"
-            " of the loss, so evaluate its terms one by one in fp32"
+            " one of them means 0 / 0 in the mean of its loss; some in all of them means the"
+            " formula of the loss, so evaluate its terms one by one in fp32"
         ),
         cost="minutes, no GPU",
         otherwise="all batches have labels",

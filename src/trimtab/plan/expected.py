@@ -45,7 +45,7 @@ NEVER_EXPECTED = ("non-finite", "scale-collapse", "skipped-steps")
 """Kinds of incident that no announcement explains."""
 
 DEFAULT_STEPS = 200
-"""Length of a window that is not given: the level is learned anew within it. Ours: the longest memory
+"""Length of a window that is not given: the level is learned anew in it. Ours: the longest memory
 of a detector of levels is shorter."""
 _MOST_WINDOWS = 64
 

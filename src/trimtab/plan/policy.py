@@ -232,8 +232,8 @@ class Policy:
         gib: object = self.snapshot_memory_gib
         if not is_number(gib) or not 0 <= float(self.snapshot_memory_gib) < float("inf"):
             raise ConfigError(
-                f"snapshot_memory_gib is {gib!r}, expected a number of GiB, or 0 for a share of what"
-                " is free"
+                f"snapshot_memory_gib is {gib!r}, expected a number of GiB, or 0 for a share of"
+                " what is free"
             )
         if self.lr_raise_allowed is not False:
             raise ConfigError(

@@ -44,16 +44,28 @@ _MAX_IMAGE_BYTES = 5_000_000
 _TYPES = {".png": "image/png", ".jpg": "image/jpeg", ".gif": "image/gif", ".webp": "image/webp"}
 
 _STYLE = """
-body { margin: 0 auto; max-width: 60rem; padding: 1rem 1.2rem 4rem; background: var(--paper); color: var(--ink);
-  font: 15px/1.5 -apple-system, "Segoe UI", Roboto, "Noto Sans", "Helvetica Neue", "Liberation Sans", Arial, sans-serif; }
-h1 { font-size: 1.5rem; margin: 0.6rem 0 0.2rem; } h2 { font-size: 1.12rem; margin: 2.2rem 0 0.5rem; border-top: 1px solid var(--rule); padding-top: 1rem; }
-p { margin: 0.5rem 0; } ul { margin: 0.4rem 0; padding-left: 1.2rem; } li { margin: 0.12rem 0; overflow-wrap: anywhere; }
+body { margin: 0 auto; max-width: 60rem; padding: 1rem 1.2rem 4rem; background: var(--paper);
+  color: var(--ink);
+  font: 15px/1.5 -apple-system, "Segoe UI", Roboto, "Noto Sans", "Helvetica Neue", "Liberation Sans", Arial, sans-serif;
+  }
+h1 { font-size: 1.5rem; margin: 0.6rem 0 0.2rem; }
+h2 { font-size: 1.12rem; margin: 2.2rem 0 0.5rem; border-top: 1px solid var(--rule);
+  padding-top: 1rem; }
+p { margin: 0.5rem 0; }
+ul { margin: 0.4rem 0; padding-left: 1.2rem; }
+li { margin: 0.12rem 0; overflow-wrap: anywhere; }
 a { color: var(--select); } img { max-width: 100%; height: auto; border: 1px solid var(--rule); }
 figure { margin: 0.6rem 0; } svg.picture { width: 100%; height: auto; display: block; }
-.wide { overflow-x: auto; } table { border-collapse: collapse; width: 100%; font-size: 13.5px; font-variant-numeric: tabular-nums; }
-th { text-align: left; color: var(--soft); font-weight: 600; } th, td { padding: 0.24rem 0.6rem 0.24rem 0; border-bottom: 1px solid var(--rule); vertical-align: top; }
+.wide { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-size: 13.5px;
+  font-variant-numeric: tabular-nums; }
+th { text-align: left; color: var(--soft); font-weight: 600; }
+th, td { padding: 0.24rem 0.6rem 0.24rem 0; border-bottom: 1px solid var(--rule);
+  vertical-align: top; }
 td.short { white-space: nowrap; } td.long { overflow-wrap: anywhere; min-width: 13rem; }
-.lane { stroke-width: 5; } .lane.dead { opacity: 0.4; } .joint { stroke: var(--soft); stroke-width: 1; opacity: 0.6; }
+.lane { stroke-width: 5; }
+.lane.dead { opacity: 0.4; }
+.joint { stroke: var(--soft); stroke-width: 1; opacity: 0.6; }
 """
 
 _PAGE = """<!doctype html>

@@ -1,4 +1,4 @@
-"""Checkpoints after the one that is loaded, moved out of the way of trainers that pick the newest."""
+"""Checkpoints after the one that is loaded, out of the way of trainers that pick the newest."""
 
 from dataclasses import dataclass
 from pathlib import Path

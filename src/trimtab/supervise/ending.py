@@ -114,10 +114,12 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
     if signum is not None:
         how = f"by signal {signum}"
     return AttemptEnd(
-        crash_class="unknown", who="unknown", why=f"the command ended {how}, and no line says why",
+        crash_class="unknown",
+        who="unknown",
+        why=f"the command ended {how}, and no line says why",
         code=plain_code,
         signum=signum,
-    )  # fmt: skip
+    )
 
 
 def _first_killed(lines: Sequence[str]) -> tuple[int, int] | None:

@@ -51,9 +51,13 @@ class NumericAnswer:
 
 
 def answer_numbers(
-    account: RunAccount, policy: Policy, *, num_before: int, argv: Sequence[str],
+    account: RunAccount,
+    policy: Policy,
+    *,
+    num_before: int,
+    argv: Sequence[str],
     framework: LaunchFlags | None,
-) -> NumericAnswer | None:  # fmt: skip
+) -> NumericAnswer | None:
     """Return the answer to the worst incident of the newest attempt; None: wait.
 
     Args:

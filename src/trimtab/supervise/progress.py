@@ -146,7 +146,7 @@ def section_of(lines: list[str]) -> str:
 
 
 def _rows(record: RunRecord) -> list[tuple[float, ...]]:
-    """Return what tells each of the last rows from the others; NaN is 0 there, as it equals none."""
+    """Return what tells the last rows from each other; NaN is 0 there, as it equals none."""
     names = [n for n in ("loss", "lr", "grad_norm", "epoch") if n in record.columns]
     first = max(record.num_rows - 2_000, 0)
     columns = [np.nan_to_num(record.columns[n].values[first:]) for n in names]

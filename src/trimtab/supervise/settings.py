@@ -27,7 +27,8 @@ class SuperviseSettings:
         1800.0
         >>> SuperviseSettings(restarts_without_progress=-1)
         Traceback (most recent call last):
-        trimtab.errors.ConfigError: restarts_without_progress is -1, expected a whole number of at least 0
+        trimtab.errors.ConfigError: restarts_without_progress is -1, expected a whole number of at
+        least 0
     """
 
     hang_after_s: float | None = None

@@ -131,8 +131,11 @@ def _by_py_spy(pid: int) -> tuple[str, ...]:
     try:
         done = subprocess.run(
             [tool, "dump", "--nonblocking", "--pid", str(pid)],
-            capture_output=True, text=True, timeout=_PY_SPY_S, check=False,
-        )  # fmt: skip
+            capture_output=True,
+            text=True,
+            timeout=_PY_SPY_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return ()
     found = re.findall(r"^    (\S+) \(([^)]+)\)$", done.stdout, re.MULTILINE)

@@ -124,7 +124,7 @@ class Pump(threading.Thread):
         self._source, self._target, self._output = source, target, output
         self._broken = False
         self.waits_for_reader = False
-        """Whether bytes are being handed on: a reader that is slow holds them up, and loses none."""
+        """Whether bytes are being handed on, which a slow reader holds up."""
 
     def run(self) -> None:
         """Copy until every writer has closed the stream."""

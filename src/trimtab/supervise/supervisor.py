@@ -267,8 +267,8 @@ class _Supervisor:
             cost_steps=lost,
         )
         self._say(
-            f"{answer.why} · goes back to step {restore.step}, rate x {factor:g}; costs {lost} steps"
-            " and one start"
+            f"{answer.why} · goes back to step {restore.step}, rate x {factor:g}; costs {lost}"
+            " steps and one start"
         )
         ending = AttemptEnd(
             crash_class="numeric", who="numeric", why=answer.why, line=answer.told.headline
@@ -352,9 +352,14 @@ class _Supervisor:
         for place in seen:
             if place is not None:
                 self._take(
-                    NewStep(at=now, step=place.step, position=place.position, rate=place.rate,
-                        counted=place.counted)
-                )  # fmt: skip
+                    NewStep(
+                        at=now,
+                        step=place.step,
+                        position=place.position,
+                        rate=place.rate,
+                        counted=place.counted,
+                    )
+                )
 
     def _section(self, now: float) -> str:
         """Return the slow section that a silent command is in, as far as it shows."""
@@ -490,8 +495,10 @@ class _Supervisor:
         try:
             write_holder(self._job.folder, holder)
         except OSError as error:
-            self._say_once("holder", f"{self._job.folder}: cannot be written ({error.strerror});"
-                           " the command goes on")  # fmt: skip
+            self._say_once(
+                "holder",
+                f"{self._job.folder}: cannot be written ({error.strerror}); the command goes on",
+            )
 
     def _take_over(self) -> bool:
         """Deal with the command of a supervisor that was killed; tell whether it is ours now."""
@@ -597,13 +604,20 @@ class _Supervisor:
         found = take_stacks(members(self._child.id.token), self._output.tail)
         odd = odd_ones(found)
         told = [
-            {"pid": s.pid, "rank": s.rank, "state": s.state, "place": s.place,
-             "frames": list(s.frames), "odd": s in odd}
+            {
+                "pid": s.pid,
+                "rank": s.rank,
+                "state": s.state,
+                "place": s.place,
+                "frames": list(s.frames),
+                "odd": s in odd,
+            }
             for s in found
-        ]  # fmt: skip
+        ]
         names = ", ".join(f"{s.name} ({s.place})" for s in odd[:4])
-        self._write("note", author="supervisor", text=f"stacks: {names or 'no odd one'}",
-                    stacks=told)  # fmt: skip
+        self._write(
+            "note", author="supervisor", text=f"stacks: {names or 'no odd one'}", stacks=told
+        )
         if names:
             self._say(f"hang: odd one of {len(found)}: {names}")
         if odd and self._state.stopping_for is not None:

@@ -115,9 +115,12 @@ def _proven(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, .
         state, _ = _row(state, event)
         return state, (WriteDown(event="outcome", data={"what": "change in force", **shown}),)
     ending = AttemptEnd(
-        crash_class="numeric", who="numeric", why=f"the change is not in force: {wrong}",
-        do="set it where the trainer reads it; what was moved aside is back", signum=15,
-    )  # fmt: skip
+        crash_class="numeric",
+        who="numeric",
+        why=f"the change is not in force: {wrong}",
+        do="set it where the trainer reads it; what was moved aside is back",
+        signum=15,
+    )
     state = replace(state, phase="stopping", stopping_for=ending, unproven=True)
     return state, (
         WriteDown(event="outcome", data={"what": "change not in force", "why": wrong, **shown}),

@@ -259,7 +259,7 @@ def _copy_into(file: BinaryIO, pieces: Iterable[bytes]) -> str:
 
 
 def _keep(path: Path, backup: Path, wanted: str) -> None:
-    """Keep a file under a second name; it is replaced by a rename, so the bytes stay as they are."""
+    """Keep a file under a second name; a rename replaces it, so the bytes stay as they are."""
     if os.path.lexists(backup):
         if hash_of(backup) == wanted:
             return

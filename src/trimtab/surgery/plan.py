@@ -1,4 +1,4 @@
-"""What a rollback would do to a run, as data: every move, every pointer, every log; nothing is touched.
+"""What a rollback would do to a run, as data: each move, pointer and log; nothing is touched.
 
 The order of the steps keeps a killed rollback harmless: curves are archived and cut first, then the
 pointers are set back, and only then later checkpoints go aside, the newest first. A job that were

@@ -1,7 +1,7 @@
 """The step of a checkpoint whose name does not say it, without loading the file.
 
-Of Lightning: the archive's `data.pkl` is read opcode by opcode: after the text `global_step` stands its number.
-Nothing in it is run, no object is made, and torch is not needed.
+Of Lightning: the archive's `data.pkl` is read opcode by opcode: after the text `global_step` stands
+its number. Nothing in it is run, no object is made, and torch is not needed.
 """
 
 import json

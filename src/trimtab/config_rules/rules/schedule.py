@@ -246,8 +246,8 @@ def batch_size(run: Facts) -> RuleVerdict | None:
     if ratio > 4:
         return RuleVerdict(
             "info",
-            f"{tokens(batch)} a step is {times(ratio)} × GPT-3's at {compact(params)}: OPT doubled its"
-            f" batch and saw not much difference; {tokens(batch - usual)} more for each update",
+            f"{tokens(batch)} a step is {times(ratio)} × GPT-3's at {compact(params)}: OPT doubled"
+            f" its batch and saw not much difference; {tokens(batch - usual)} more for each update",
             values,
             words="ramp the batch, or measure the gradient noise scale first",
         )

@@ -89,8 +89,8 @@ class ActionLog:
         self._edge.run("journal", lambda: self._recorder.event("expected", step=step, **data))
         self._edge.run("recovery", lambda: self._recovery.announce(change))
         self.show(
-            f"announced: {change.what}, steps {change.from_step} to {change.until_step}: what begins"
-            " there is not acted on, but for values that are not finite"
+            f"announced: {change.what}, steps {change.from_step} to {change.until_step}: what"
+            " begins there is not acted on, but for values that are not finite"
         )
 
     def dry_run(self, name: str, what: str, because: str, why: str) -> str:

@@ -526,8 +526,8 @@ class DataOrder:
 
 
 _OTHER_WORKERS = (
-    "the data was fetched by {was} worker processes, now by {now}: random numbers that its items draw"
-    " are not those of the run"
+    "the data was fetched by {was} worker processes, now by {now}: random numbers that its items"
+    " draw are not those of the run"
 )
 
 _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"

@@ -287,8 +287,8 @@ class Probes:
         count, total, name, share = found
         self.notes.append(
             f"Muon's updates of {count} of {total} matrices are smaller than their rate says, least"
-            f" of all {name}, {share:.2g} of it: the gradient is below Muon's eps, where its size is"
-            " no longer taken out. Clip higher, or do not clip what Muon trains"
+            f" of all {name}, {share:.2g} of it: the gradient is below Muon's eps, where its size"
+            " is no longer taken out. Clip higher, or do not clip what Muon trains"
         )
 
     def take(self) -> Measured:

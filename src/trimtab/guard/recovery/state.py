@@ -56,7 +56,7 @@ __all__ = [
 Phase = Literal["calm", "probe", "trial"]
 
 _HOPELESS_STEPS = 16
-"""Steps in a row that are not finite, once nothing is left to try, after which none will be. Ours."""
+"""Steps in a row that are not finite, with nothing left to try, after which none will be. Ours."""
 _MOST_DOUBLINGS = 8
 """Of the pause after recovery had to stop: 16,384 steps at the defaults."""
 

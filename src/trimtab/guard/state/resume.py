@@ -125,8 +125,8 @@ class Resumption:
         if choice.unreadable:
             return (
                 f"{choice.unreadable}; mount the disk or restore its rights, then start again; where"
-                f" it will not come back, move it out of {folder} to go on from an older checkpoint,"
-                f" or {_CONSENT}"
+                f" it will not come back, move it out of {folder} to go on from an older"
+                f" checkpoint, or {_CONSENT}"
             )
         if choice.checkpoint is not None:
             return ""
