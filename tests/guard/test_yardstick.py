@@ -121,7 +121,6 @@ def odd_steps(guard: Guard, model: Odd) -> Iterator[tuple[str, float]]:
 )
 def test_every_family_is_bitwise_the_plain_loop(tmp_path: Path, name: str) -> None:
     """Dropout, running statistics, noise of the model's own: ten kinds of models."""
-    pytest.importorskip("sklearn", reason="its images are what the models train on")
     family, ends = FAMILIES[name], []
     for guarded in (False, True):
         torch.manual_seed(0)
