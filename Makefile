@@ -4,6 +4,10 @@
 # (pyproject.toml, constraints.txt, the Python version, this folder) makes the next call start at
 # once and work offline. Nothing here needs root.
 
+# Where the surroundings forbid it, each of the hundreds of processes that the tests start would
+# compile every module again.
+unexport PYTHONDONTWRITEBYTECODE
+
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:

@@ -85,11 +85,44 @@ class Browser:
         self, path: Path, *, fragment: str = "", width: int = 1400, height: int = 1000
     ) -> None:
         """Open a file and wait for it to load; requests and errors of earlier pages are dropped."""
+        self.visit(path.as_uri() + fragment, width=width, height=height)
+
+    def visit(self, address: str, *, width: int = 1400, height: int = 1000) -> None:
+        """Open an address as `open` does; of a page with a stream it does not await the end."""
         self.resize(width, height)
         self._page.goto("about:blank")
         self.requests.clear()
         self.errors.clear()
-        self._page.goto(path.as_uri() + fragment)
+        self._page.goto(address)
+
+    def wait(self, expression: str, *, timeout_s: float = 20.0) -> float:
+        """Return the seconds until a JavaScript expression is true.
+
+        Raises:
+            TimeoutError: It did not become true in time.
+        """
+        from playwright.sync_api import Error
+
+        started = time.perf_counter()
+        while True:
+            try:
+                if self.evaluate(f"Boolean({expression})"):
+                    break
+            except Error as error:  # a page that is being left answers nothing
+                if "context was destroyed" not in str(error):
+                    raise
+            if time.perf_counter() - started > timeout_s:
+                raise TimeoutError(f"not true within {timeout_s:g} s: {expression}")
+            time.sleep(0.02)
+        return time.perf_counter() - started
+
+    def hover(self, place: tuple[float, float]) -> None:
+        """Move the mouse to a place, in CSS pixels."""
+        self._page.mouse.move(*place)
+
+    def screenshot(self, path: Path) -> None:
+        """Write what is seen as PNG."""
+        self._page.screenshot(path=str(path))
 
     def resize(self, width: int, height: int) -> None:
         """Give the window another size, in CSS pixels."""

@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from benchmarks.crash import crash_text, measure_crash
+from benchmarks.crash import appended_text, crash_text, measure_appended, measure_crash
 from trimtab.cli.output import print_json
 
 __all__ = ["add"]
@@ -29,8 +29,11 @@ def _run(arguments: argparse.Namespace) -> int:
         measure_crash(arguments.errors),
         measure_crash(arguments.errors, leave_one_out=True),
     ]
+    appended = measure_appended(arguments.errors)
     if arguments.json:
-        print_json({"schema": 1, "results": [dataclasses.asdict(f) for f in figures]})
+        results = [dataclasses.asdict(f) for f in figures]
+        print_json({"schema": 1, "results": results, "appended": dataclasses.asdict(appended)})
     else:
         print(crash_text(figures))
+        print(appended_text(appended))
     return 0

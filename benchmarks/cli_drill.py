@@ -6,6 +6,8 @@ import importlib.util
 import time
 
 from benchmarks.drill import FAULTS, LAUNCHERS, drill, drill_text
+from benchmarks.drill.around import AROUND, AROUND_FAULTS, around, around_text
+from benchmarks.drill.soak import soak, soak_text
 from trimtab.cli.output import print_json, tell
 from trimtab.errors import ConfigError
 
@@ -23,11 +25,40 @@ def add(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "--launchers", metavar="NAME", nargs="+", choices=LAUNCHERS, default=list(LAUNCHERS)
     )
     parser.add_argument("--limit", metavar="S", type=float, default=60.0, help="seconds a run")
+    parser.add_argument(
+        "--soak", metavar="N", type=int, default=0, help="instead: one run with N random faults"
+    )
+    parser.add_argument(
+        "--around",
+        metavar="SCRIPT",
+        nargs="+",
+        choices=list(AROUND),
+        default=[],
+        help=f"instead: training scripts of others ({', '.join(AROUND)}), five faults each",
+    )
+    parser.add_argument(
+        "--around-faults", metavar="NAME", nargs="+", choices=AROUND_FAULTS, default=AROUND_FAULTS
+    )
+    parser.add_argument("--seed", metavar="S", type=int, default=100, help="of the soak")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    if arguments.soak:
+        soaked = soak(arguments.soak, seed=arguments.seed)
+        if arguments.json:
+            print_json({"schema": 1, **dataclasses.asdict(soaked)})
+        else:
+            tell(soak_text(soaked))
+        return 0 if soaked.finished and soaked.same_bits and not soaked.twice else 1
+    if arguments.around:
+        seen = around(arguments.around, arguments.around_faults, limit_s=arguments.limit)
+        if arguments.json:
+            print_json({"schema": 1, "results": [dataclasses.asdict(a) for a in seen]})
+        else:
+            tell(around_text(seen))
+        return 0
     needs_torch = any(name != "python" for name in arguments.launchers)
     if needs_torch and importlib.util.find_spec("torch") is None:
         raise ConfigError("drill: torchrun needs torch; give --launchers python, or install it")

@@ -124,6 +124,12 @@ def add_families(parts: Parts) -> None:
     table.add_argument("--seeds", metavar="A-B", type=parse_seeds, default=(0,))
     table.add_argument("--jobs", type=whole_number(1, 256), default=1)
     table.add_argument("--match", metavar="REGEX", default="", help="of family/case/seed")
+    table.add_argument(
+        "--sample",
+        metavar="N",
+        type=whole_number(1, 100),
+        help="of each case only N families, other ones with each seed",
+    )
     table.add_argument("--out", metavar="FILE", type=Path, default=Path("runs/families.jsonl"))
     table.add_argument("--json", action="store_true")
     table.set_defaults(run=_families)
@@ -135,7 +141,10 @@ def _families(arguments: argparse.Namespace) -> int:
         wanted = re.compile(arguments.match)
     except re.error as error:
         raise ConfigError(f"--match {arguments.match!r} is no pattern: {error}") from None
-    work = [w for w in module.all_work(arguments.seeds) if wanted.search("/".join(map(str, w)))]
+    every = module.all_work(arguments.seeds)
+    if arguments.sample is not None:
+        every = module.sample_work(arguments.seeds, arguments.sample)
+    work = [w for w in every if wanted.search("/".join(map(str, w)))]
 
     def say(row: dict[str, Any]) -> None:
         if not arguments.json:

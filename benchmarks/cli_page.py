@@ -8,6 +8,7 @@ from rich.console import Console
 
 from benchmarks.browser import NAMES, find_chromium
 from benchmarks.page import measure_page
+from benchmarks.serve_page import measure_serve, serve_text
 from benchmarks.tables import page_text
 from trimtab.cli.output import print_json
 from trimtab.errors import ConfigError
@@ -20,6 +21,14 @@ def add(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = parts.add_parser("page", help="a report of a million rows, opened in a browser")
     parser.add_argument("--rows", metavar="N", type=int, default=1_000_000, help="rows of the run")
     parser.add_argument("--repeats", metavar="N", type=int, default=5, help="openings")
+    parser.add_argument(
+        "--serve",
+        metavar="RUNS",
+        type=int,
+        nargs="?",
+        const=20,
+        help="time `trimtab serve` with so many runs in one picture instead; default: 20",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=_page)
 
@@ -36,11 +45,26 @@ def _page(arguments: argparse.Namespace) -> int:
         else:
             print(left_out)
         return 0
+    if arguments.serve is not None:
+        return _serve(arguments)
     figures = measure_page(num_rows=arguments.rows, repeats=arguments.repeats, say=_say)
     if arguments.json:
         print_json({"schema": 1, "page": dataclasses.asdict(figures)})
     else:
         Console(highlight=False, markup=False, soft_wrap=True).print(page_text(figures))
+    return 0
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    if not 1 <= arguments.serve <= 64:
+        raise ConfigError(f"--serve {arguments.serve}: expected 1 to 64 runs")
+    served = measure_serve(
+        num_runs=arguments.serve, num_rows=arguments.rows, repeats=arguments.repeats, say=_say
+    )
+    if arguments.json:
+        print_json({"schema": 1, "serve": dataclasses.asdict(served)})
+    else:
+        print(serve_text(served))
     return 0
 
 

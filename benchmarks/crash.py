@@ -6,17 +6,29 @@ without the rows of the table that it alone suggested (`benchmarks/origins`).
 """
 
 import json
+import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import trimtab
+from benchmarks.everyday.formats import write_log
+from benchmarks.everyday.runs import make_healthy
 from trimtab.crash import CrashReport, classify
 from trimtab.crash.table import crash_patterns
 from trimtab.errors import ConfigError
 
-__all__ = ["CrashFigures", "CrashMiss", "crash_text", "measure_crash"]
+__all__ = [
+    "AppendedFigures",
+    "CrashFigures",
+    "CrashMiss",
+    "appended_text",
+    "crash_text",
+    "measure_appended",
+    "measure_crash",
+]
 
 ORIGINS = Path(__file__).parent / "origins"
 
@@ -83,6 +95,57 @@ def measure_crash(folder: Path, *, leave_one_out: bool = False) -> CrashFigures:
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class AppendedFigures:
+    """What `trimtab.analyze` says of a healthy log with a failure's last lines behind it."""
+
+    failures: int
+    healthy: int
+    """Called healthy all the same."""
+    ended_badly: int
+    class_right: int
+    without_rows: int
+    """Told as a failure by its form alone, with every row of the table taken away."""
+
+
+def measure_appended(folder: Path) -> AppendedFigures:
+    """Append each failure of a folder to a healthy log, and judge it as a user does.
+
+    Raises:
+        ConfigError: The folder has no readable manifest, or a sample is missing.
+    """
+    rows = [row for row in _manifest(folder) if row["is_failure"]]
+    verdicts: list[str] = []
+    right = without = 0
+    with tempfile.TemporaryDirectory() as scratch:
+        path = write_log(make_healthy(100, 300), "megatron", Path(scratch))
+        healthy = path.read_text("utf-8")
+        for row in rows:
+            sample = folder / str(row["local_path"])
+            without += _classify(sample, None) is not None
+            path.write_text(healthy + sample.read_text("utf-8", errors="replace"), "utf-8")
+            (run,) = trimtab.analyze(path).runs
+            verdicts.append(run.verdict)
+            right += run.ending is not None and run.ending.crash_class == row["class"]
+    return AppendedFigures(
+        failures=len(rows),
+        healthy=verdicts.count("healthy"),
+        ended_badly=verdicts.count("ended-badly"),
+        class_right=right,
+        without_rows=without,
+    )
+
+
+def appended_text(figures: AppendedFigures) -> str:
+    """Return the figures of `measure_appended` in two lines."""
+    f = figures
+    return (
+        f"behind a healthy log, through analyze: ended-badly {f.ended_badly}/{f.failures},"
+        f" healthy {f.healthy}/{f.failures}, class right {f.class_right}/{f.failures}\n"
+        f"told as a failure without any row of the table: {f.without_rows}/{f.failures}"
+    )
+
+
 def crash_text(figures: Sequence[CrashFigures]) -> str:
     """Return the table of the figures, and the samples missed."""
     lines = [f"{'':34}{'class':>12}{'who must act':>16}{'first rank':>14}"]
@@ -101,12 +164,14 @@ def crash_text(figures: Sequence[CrashFigures]) -> str:
     return "\n".join(lines)
 
 
-def _classify(path: Path, dropped: frozenset[str]) -> CrashReport | None:
+def _classify(path: Path, dropped: frozenset[str] | None) -> CrashReport | None:
+    """Classify a file without some rows of the table; None: without any."""
     try:
         lines = path.read_text("utf-8", errors="replace").splitlines()
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from error
-    return classify(lines, patterns=[p for p in crash_patterns() if p.id not in dropped])
+    rows = [] if dropped is None else [p for p in crash_patterns() if p.id not in dropped]
+    return classify(lines, patterns=rows)
 
 
 def _manifest(folder: Path) -> list[Mapping[str, Any]]:

@@ -153,7 +153,7 @@ FAULTS: Mapping[str, tuple[Callable[[_Run], None], tuple[str, ...]]] = {
     "log of 0": (_log_of_zero, ("undefined-loss",)),
     "state lost at a resume": (_lost_state, ("code-or-resume-change",)),
     "slow input": (_slow_input, ("input-or-network",)),
-    "rate of 0": (_not_learning, ("updates-too-small",)),
+    "rate of 0": (_not_learning, ("updates-too-small", "rate-at-zero")),
 }
 """Fault -> (how it is planted, the causes that say what it is)."""
 

@@ -79,9 +79,13 @@ def _trainer_state(run: MadeRun, path: Path) -> None:
 
 def _megatron(run: MadeRun, path: Path) -> None:
     lines: list[str] = []
+    gap = float(run.step[1] - run.step[0])
+    consumed: dict[float, float] = {}
     for step, row in _rows(run):
         batch = row.get("batch_size", 64.0)
-        seen = row.get("samples_seen", step * batch)
+        # Counted on from the row before in steps: another batch size changes no past sample.
+        consumed[step] = consumed.get(step - gap, (step - gap) * batch) + gap * batch
+        seen = row.get("samples_seen", consumed[step])
         cells = [
             f" iteration {step:8.0f}/{run.step[-1]:8.0f}",
             f" consumed samples: {seen:12.0f}",

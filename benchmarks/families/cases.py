@@ -73,6 +73,11 @@ class FamilyCase:
     loss: Callable[[Tensor], Tensor] | None = None
     """Applied to the loss from the fault on."""
 
+    @property
+    def from_the_start(self) -> bool:
+        """Whether something is other than in the twin from the first step on."""
+        return self.from_start is not None or (self.rate is not None and self.rate(1, 2) != 1)
+
     def window(self, step: int, batch_size: int) -> tuple[int, int]:
         """Return first and last sample id of the damage, the fault being at a step (from 1)."""
         first = (step - 1) * batch_size
@@ -285,12 +290,14 @@ FAULTS = (
     ),
     FamilyCase(
         name="weight-bit", families=("lm", "lstm", "vit", "vae", "dpo"), fault=True,
-        once=_flip_weight, causes=("hardware-fault", "poisoned-optimizer-state"),
+        once=_flip_weight,
+        causes=("hardware-fault", "happened-once", "poisoned-optimizer-state"),
         source="silent data corruption: Meta, Llama 3 section 3.3.4",
     ),
     FamilyCase(
         name="moment-bit", families=("lm", "moe-lm", "vit", "cnn-bn", "policy"), fault=True,
-        once=_flip_moment, causes=("hardware-fault", "poisoned-optimizer-state"),
+        once=_flip_moment,
+        causes=("hardware-fault", "happened-once", "poisoned-optimizer-state"),
         source="silent data corruption in optimizer state",
     ),
     FamilyCase(
@@ -300,12 +307,14 @@ FAULTS = (
     ),
     FamilyCase(
         name="matrix-scaled", families=("lm", "vit", "diffusion", "contrastive"), fault=True,
-        once=_scale_matrix, causes=("hardware-fault", "poisoned-optimizer-state"),
+        once=_scale_matrix,
+        causes=("hardware-fault", "happened-once", "poisoned-optimizer-state"),
         source="a shard written with another scale",
     ),
     FamilyCase(
         name="weight-nan", families=("lm", "cnn-bn", "vae", "policy"), fault=True,
-        once=_nan_weight, causes=("hardware-fault", "poisoned-optimizer-state"),
+        once=_nan_weight,
+        causes=("hardware-fault", "happened-once", "poisoned-optimizer-state"),
         source="NaN on one device, OPT and BLOOM logbooks",
     ),
     FamilyCase(

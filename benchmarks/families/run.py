@@ -39,7 +39,7 @@ class FamilyOutcome:
     """Steps off the final lineage, share of the steps."""
     actions: tuple[str, ...] = ()
     causes: tuple[str, ...] = ()
-    """First cause of each incident that was explained."""
+    """First cause of each incident that was explained and not opened before the fault."""
     alarmed: bool = False
     stopped: bool = False
     seconds: float = 0.0
@@ -118,7 +118,8 @@ def train_case(
                 guard.step()
         except SystemExit:
             stopped = True
-        causes, alarmed = _read_journal(folder / "journal.jsonl")
+        first = 0 if case is None or case.from_the_start else at
+        causes, alarmed = _read_journal(folder / "journal.jsonl", first)
         return FamilyOutcome(
             _final(built.validate(model)),
             start,
@@ -163,16 +164,20 @@ def _final(loss: float) -> float:
     return loss if math.isfinite(loss) else math.nan
 
 
-def _read_journal(path: Path) -> tuple[tuple[str, ...], bool]:
-    """Return the first cause of each incident that was acted on, and whether any alarm was said."""
+def _read_journal(path: Path, first: int) -> tuple[tuple[str, ...], bool]:
+    """Return the first cause of each incident said from a step on, and whether any was said."""
     causes: dict[object, str] = {}
+    said: dict[object, int] = {}
     alarmed = False
     for line in path.read_text(encoding="utf-8").splitlines():
         event = json.loads(line)
         if event.get("event") != "incident":
             continue
+        onset = event.get("onset")
+        if said.setdefault(onset, int(event["step"])) < first:
+            continue  # it has nothing to do with the fault
         alarmed = True
         found = event.get("causes") or []
         if found:
-            causes[event.get("onset")] = str(found[0].get("cause"))
+            causes[onset] = str(found[0].get("cause"))
     return tuple(causes.values()), alarmed

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
-__all__ = ["all_work", "measure", "summary", "table_text"]
+__all__ = ["all_work", "measure", "sample_work", "summary", "table_text"]
 
 Row = dict[str, object]
 Work = tuple[str, str, int]
@@ -40,6 +40,19 @@ HARMED = 0.03
 def all_work(seeds: Sequence[int]) -> list[Work]:
     """Return (family, case, seed) of the whole table."""
     return [(f, c.name, s) for s in seeds for c in CASES.values() for f in c.families]
+
+
+def sample_work(seeds: Sequence[int], each: int) -> list[Work]:
+    """Return a share of the table: of each case, so many families, other ones with each seed.
+
+    Neighboring cases begin with neighboring families, so that a sample has all of both.
+    """
+    return [
+        (c.families[(i + n + s) % len(c.families)], c.name, s)
+        for s in seeds
+        for i, c in enumerate(CASES.values())
+        for n in range(min(each, len(c.families)))
+    ]
 
 
 def measure(work: Sequence[Work], out: Path, *, jobs: int, say: Callable[[Row], None]) -> list[Row]:

@@ -21,7 +21,7 @@ from benchmarks.fuzz.seeds import config_seeds, data_seeds, make_run
 from benchmarks.logs.fuzzing import examine, mutated, seed_logs
 from trimtab.analysis.json_form import run_to_json
 from trimtab.analysis.source import account_of
-from trimtab.checkpoints.layouts import find_checkpoints
+from trimtab.checkpoints.find import find_checkpoints
 from trimtab.checkpoints.manifest import list_checkpoints, newest_healthy, read_checkpoint, verify
 from trimtab.chronicle.journal import read_journal
 from trimtab.chronicle.links import linked_files, links_markdown

@@ -605,7 +605,8 @@ def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
     recent = _finite(record, f.signal, slice(max(f.onset_row, at_row - 2 * JOIN_ROWS), at_row))
     between = (f.expected + f.value) / 2
     # Half-way on the scale on which the signal was judged: between 0.2 and 20 that is 2, not 10.
-    if min(f.expected, f.value) > 0 and SIGNAL_BY_NAME[f.signal].scale == "log":
+    known = SIGNAL_BY_NAME.get(f.signal)
+    if min(f.expected, f.value) > 0 and known is not None and known.scale == "log":
         between = float(np.sqrt(f.expected * f.value))
     if not len(recent):
         return True
@@ -673,6 +674,8 @@ def _headline(
     title = KIND_BY_NAME[lead.kind].title if lead.kind in KIND_BY_NAME else lead.kind
     if lead.signal != "loss" and lead.kind in ("spike", "shift", "non-finite"):
         title = f"{lead.kind} of {lead.signal}"
+    if lead.detector == "zero-loss":
+        title = "loss became exactly 0"
     since = f"since {record.axis} {place_text(onset.onset)}"
     if lead.kind == "non-finite" and lead.onset_row > onset.onset_row:
         began = f"trouble began at {place_text(onset.onset)}"

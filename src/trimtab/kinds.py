@@ -16,6 +16,7 @@ __all__ = [
     "RUN_VERDICTS",
     "SEVERITIES",
     "Kind",
+    "Nature",
     "RunVerdict",
     "Topic",
     "severity_rank",
@@ -32,6 +33,8 @@ RUN_VERDICTS: tuple[RunVerdict, ...] = ("healthy", "not-judged", "incident", "en
 `not-judged`: too little was logged for the absence of alarms to mean anything."""
 
 Topic = Literal["learning", "data", "logging", "pace", "signals"]
+
+Nature = Literal["system", "numeric"]
 
 
 def severity_rank(severity: str) -> int:
@@ -63,6 +66,11 @@ class Kind:
     """What it is about; findings of different topics are different incidents."""
     rank: int
     """Which kind names an incident when several belong to it: the lowest, then the earliest."""
+
+    @property
+    def nature(self) -> Nature:
+        """`system`: the machine, its pace or its logging; `numeric`: the training itself."""
+        return "system" if self.topic in ("pace", "logging") else "numeric"
 
 
 KINDS: tuple[Kind, ...] = (

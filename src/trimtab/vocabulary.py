@@ -140,7 +140,7 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Learning rate in effect (first parameter group, factors of the guard included).",
         aliases=_listed(
             "learning rate|learning_rate|learning-rate|train/learning_rate|lr|train/lr|"
-            "optim/learning_rate_group0|lr-adam|lr-adamw|lr-adamw/pg1|optim/lr|lrate|"
+            "optim/learning_rate_group0|lr-adam|lr-adamw|lr-adamw/pg1|optim/lr|lrate|learn rate|"
             "train lr|actor_lr|cur lr|current learning rate|current lr|l.r.|l.r|x/lr0|"
             "\u5b66\u4e60\u7387"
         ),

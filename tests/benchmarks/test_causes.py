@@ -49,6 +49,7 @@ def test_the_table_says_what_the_command_measures() -> None:
         assert part["hit_rate"] == pytest.approx(level.stated.hit_rate, abs=0.01)
 
 
+@pytest.mark.slow
 def test_made_up_faults_are_told_apart(capsys: pytest.CaptureFixture[str]) -> None:
     made_up = [g for g in guesses([100]) if g.seen]
     assert len(made_up) >= len(FAULTS) - 2

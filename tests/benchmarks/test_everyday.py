@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import trimtab
@@ -27,6 +28,39 @@ SURE = (
     "silent-nan",
     "scale-floor-2^-14",
 )
+
+
+IN_HINDSIGHT = (
+    "overfitting-one-set",
+    "one-set-apart",
+    "repeated-batches",
+    "nan-division",
+    "bad-window",
+)
+
+
+@pytest.mark.parametrize("fault", IN_HINDSIGHT)
+def test_a_fault_is_told_afterwards_with_its_cause(fault: str) -> None:
+    # The length is one at which each of them was missed or misnamed before.
+    (outcome,) = measure(EverydayCase(fault, 300, 6), one_format=True)
+    assert outcome.alarmed
+    assert outcome.cause in FAULT_BY_ID[fault].causes
+    assert outcome.twin_silent, outcome.twin_kinds
+
+
+def test_losses_that_stand_still_and_wander_do_not_overfit(tmp_path: Path) -> None:
+    rng = np.random.default_rng(3)
+    log = tmp_path / "log.csv"
+    train, val = 6.9 + 0.02 * rng.standard_normal(400), 6.9
+    rows = ["step,loss,val_loss,grad_norm"]
+    for i, loss in enumerate(train.tolist()):
+        val += 0.004 * rng.standard_normal()
+        held_out = f"{val:.4f}" if i % 10 == 9 else ""
+        rows.append(f"{i},{loss:.4f},{held_out},0.0")
+    log.write_text("\n".join(rows))
+    kinds = {a.incident.kind for a in trimtab.analyze(log).incidents}
+    assert "never-learns" in kinds
+    assert "overfitting" not in kinds
 
 
 @pytest.mark.parametrize("fault", SURE)

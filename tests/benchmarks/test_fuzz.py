@@ -23,7 +23,7 @@ def test_a_sample_of_inputs_is_read_or_refused(what: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("what", TRIALS)
 def test_many_inputs_are_read_or_refused(what: str) -> None:
-    num = {"page": 200, "analysis": 150}.get(what, 1500)
+    num = {"page": 80, "analysis": 60}.get(what, 600)
     totals = fuzz(what, TRIALS[what], num=num, seed=11)
     assert totals.failures == {}
     assert totals.num_run == num

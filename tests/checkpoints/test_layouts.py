@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.checkpoints.layouts import LAYOUTS, find_checkpoints
+from trimtab.checkpoints.find import find_checkpoints
+from trimtab.checkpoints.layouts import LAYOUTS
 from trimtab.checkpoints.manifest import commit
 from trimtab.errors import ReadError
 
@@ -30,7 +31,7 @@ def files(*names: str) -> Callable[[Path], None]:
 @pytest.mark.parametrize(
     ("layout", "make"),
     [
-        ("megatron", folders("iter_0001000", "iter_0002000")),
+        ("megatron", folders("iter_0001000", "iter_0002000", holds="common.pt")),
         ("deepspeed", folders("global_step1000", "global_step2000")),
         ("hf-trainer", folders("checkpoint-1000", "checkpoint-2000", holds="trainer_state.json")),
         ("torchtitan", folders("step-1000", "step-2000", holds=".metadata")),
@@ -66,7 +67,7 @@ def test_each_layout(layout: str, make: Callable[[Path], None], tmp_path: Path) 
 def test_what_the_pointer_does_not_reach_is_not_whole(
     pointer: str, text: str, names: tuple[str, ...], tmp_path: Path
 ) -> None:
-    folders(*names)(tmp_path)
+    folders(*names, holds="common.pt")(tmp_path)
     (tmp_path / pointer).write_text(text)
     found = find_checkpoints(tmp_path)
     assert [c.step for c in found.checkpoints] == [1000, 2000]

@@ -1,6 +1,7 @@
 """Attempts with parents, differences, kinds and outcomes; notes; bugs; what was lost and why."""
 
 import json
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from trimtab.chronicle.journal import Event, Journal, read_journal
-from trimtab.chronicle.lineage import Lineage, lineage_of, restart_words
+from trimtab.chronicle.lineage import Lineage, lineage_of, lineage_to_json, restart_words
 from trimtab.chronicle.logbook import render_logbook
 from trimtab.chronicle.numbering import next_number, number_key
 from trimtab.cli import main
@@ -73,6 +74,14 @@ def test_a_restart_raises_the_minor_number_and_a_new_family_the_major_one() -> N
     assert next_number("11.9", {"11.9"}) == "11.10"
     assert next_number("11.10", {"11.10"}, new_family=True) == "12.0"
     assert next_number("1.0", {"1.0", "1.1", "2.0"}, new_family=True) == "3.0"
+
+
+@pytest.mark.covers("S144")
+def test_every_attempt_has_a_date_and_a_state() -> None:
+    told = lineage_of((*STORY, event("end", 1000, "12.1", final_step=1000, reason="done")))
+    for attempt in lineage_to_json(told)["attempts"]:  # type: ignore[attr-defined]
+        assert datetime.fromisoformat(attempt["begun"]).date() == date(2024, 5, 1)
+        assert attempt["state"] in {"open", "stopped", "on hold", "done"}
 
 
 def test_kinds_and_differences(lineage: Lineage) -> None:

@@ -135,6 +135,24 @@ def test_tables_of_what_worked_and_what_did_not() -> None:
     assert "Unclear" not in told
 
 
+@pytest.mark.covers("S151", "S152")
+def test_the_tables_hold_what_the_action_log_says_and_nothing_else() -> None:
+    told = sections(render_logbook(STORY))
+    for title, verdict in (("What worked", "worked"), ("What did not", "did not")):
+        logged = {
+            (str(e.data["remedy"]).replace("-", " "), f"{e.attempt} @ {e.step}")
+            for e in STORY
+            if e.event == "outcome" and e.data["verdict"] == verdict
+        }
+        rows = [
+            line.strip("| ").split(" | ")
+            for line in told[title].splitlines()
+            if re.search(r"@ \d", line)
+        ]
+        assert {(row[0], row[1]) for row in rows} == logged  # the attempt is the id of its run
+        assert len(rows) == len(logged) == 1
+
+
 def test_learning_rate_follows_the_final_lineage() -> None:
     rows = sections(render_logbook(STORY, record()))["Learning rate as it was"]
     assert "| 1 | 1.0 | 0.001 |" in rows

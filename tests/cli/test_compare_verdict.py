@@ -213,3 +213,24 @@ def test_against_says_what_is_wrong_with_the_reference(run: Run, tmp_path: Path)
     assert code == 2
     assert err.count("\n") == 1
     assert "none.jsonl" in err
+
+
+def test_a_gap_that_stays_is_told_beside_a_run_that_had_a_spike_before(
+    run: Run, tmp_path: Path
+) -> None:
+    """As long as the way back from the spike lasts, it is most of what the gaps differ by."""
+    rng = np.random.default_rng(0)
+    loss = 1.5 + rng.normal(0, 0.05, 400)
+    spoilt, offset = loss.copy(), loss.copy()
+    since = np.arange(201) / 25
+    spoilt[199:] += 2.6 * np.exp(-since)
+    offset[199:] += 0.3 + rng.normal(0, 0.08, 201)
+    logs = [tmp_path / "spike.jsonl", tmp_path / "offset.jsonl"]
+    for log, values in zip(logs, (spoilt, offset), strict=True):
+        rows = ({"step": k + 1, "loss": float(x)} for k, x in enumerate(values))
+        log.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    told = parse(run("compare", *logs, "--json")[1])
+    assert told["worse"] == "b"
+    assert told["worse_by"] == pytest.approx(0.3, abs=0.05)
+    assert 220 <= told["apart_from"] <= 300
+    assert "no difference" not in run("compare", *logs)[1]

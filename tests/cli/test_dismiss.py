@@ -101,7 +101,7 @@ def test_checkpoints_name_the_one_to_go_back_to(run: Run, tr8_log: Path, tmp_pat
     folder = tmp_path / "ck pt"
     for step in range(300, 7201, 300):
         (folder / f"iter_{step:07d}").mkdir(parents=True)
-        (folder / f"iter_{step:07d}" / "x").touch()
+        (folder / f"iter_{step:07d}" / "common.pt").write_bytes(b"x")
     _, out, _ = run("inspect", tr8_log, "--checkpoints", folder, "--json")
     (told,) = parse(out)["runs"]
     back = {

@@ -1,5 +1,6 @@
 """`trimtab explain`: the knowledge base on paper."""
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -55,6 +56,19 @@ def test_every_kind_has_a_note_and_is_explained() -> None:
         said = dict(entry.said)
         assert said["may be due to"]
         assert said["what may help"]
+
+
+@pytest.mark.covers("S158")
+def test_a_mode_of_failure_cites_runs_and_their_sources() -> None:
+    cited = 0
+    for name in KIND_BY_NAME:
+        entry = next(e for e in explain(name) if e.type == "kind")
+        for text in dict(entry.said).get("seen in", ()):
+            run_name, told = text.split(": ", 1)
+            assert run_name
+            assert re.search(r"\([^()]+\)$", told), text  # the source, in brackets
+            cited += 1
+    assert cited >= 20
 
 
 def test_every_entry_of_the_list_can_be_explained(run: Run) -> None:

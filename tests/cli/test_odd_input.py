@@ -128,3 +128,41 @@ def test_a_batch_of_next_to_nothing_overflows_nothing(run: Run, tmp_path: Path) 
     config = tmp_path / "run.yaml"
     config.write_text("global_batch_size: 1e-320\ntrain_samples: 1e8\nlr: 3e-4\nnum_layers: 24\n")
     assert run("preflight", config)[0] in (0, 1)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_columns_in_other_words_are_read_as_a_person_says(run: Run, log: Path, form: str) -> None:
+    data = [json.loads(line) for line in log.read_text().splitlines()]
+    foreign = log.with_name(f"fremd.{form}")
+    lines = {
+        "csv": ["Schritt,Verlust", *(f"{d['step']},{d['loss']}" for d in data)],
+        "jsonl": [json.dumps({"Schritt": d["step"], "Verlust": d["loss"]}) for d in data],
+    }[form]
+    foreign.write_text("\n".join(lines) + "\n")
+    code, _, err = run("inspect", foreign)
+    assert code == 2, err
+    code, out, err = run("inspect", foreign, "--json", "--columns", "loss=Verlust,step=Schritt")
+    found, known = json.loads(out)["runs"][0], json.loads(run("inspect", log, "--json")[1])
+    assert (code, found["rows"]) == (0, 400), err
+    kinds = [(i["kind"], i["onset"], i["onset_row"]) for i in found["incidents"]]
+    assert kinds == [(i["kind"], i["onset"], i["onset_row"]) for i in known["runs"][0]["incidents"]]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ("loss", "'loss' is not NAME=COLUMN"),
+        ("los=loss", "no signal is called 'los'"),
+        ("lr=rate", "no column 'rate' for 'lr'; found 'loss'"),
+    ],
+)
+def test_a_column_that_is_not_there_is_named(run: Run, log: Path, given: str, told: str) -> None:
+    code, _, err = run("inspect", log, "--columns", given)
+    assert code == 2
+    assert told in err
+
+
+def test_a_log_without_a_loss_fails_where_it_must_be_judged(run: Run, log: Path) -> None:
+    table = log.with_name("rates.csv")
+    table.write_text("step,lr\n" + "".join(f"{i},0.001\n" for i in range(300)))
+    assert run("inspect", table, "--fail-on", "not-judged")[0] == 1

@@ -30,7 +30,9 @@ KINDS: tuple[FaultKind, ...] = ("unrecovered-spike", "scale-collapse", "slow-spi
 
 
 @pytest.mark.covers("S245")
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [KINDS[0], *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[1:])]
+)
 def test_among_three_runs_the_twin_comes_first(run: Run, kind: FaultKind, tmp_path: Path) -> None:
     def fault(k: FaultKind, step: int) -> Fault:
         long = {"slow-spike": 150, "scale-collapse": 8}.get(k, 5)

@@ -90,7 +90,7 @@ def appending(path: Path, text: str) -> Callable[[], None]:
     return append
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(k, marks=pytest.mark.slow) for k in (1, 2))])
 def test_piece_by_piece_comes_to_the_verdict_of_the_whole(
     seed: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

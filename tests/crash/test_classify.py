@@ -95,6 +95,37 @@ ENDS = [
     ("python_error", "code", [*TRACE, "AttributeError: 'NoneType' object has no attribute 'shape'"]),
     ("python_error", "code", ["Segmentation fault (core dumped)"]),
     ("python_error", "code", [*TRACE, "mypackage.errors.BucketFailure: bucket 3 overflowed"]),
+    ("python_error", "code", [*TRACE, "trainer.Stopped: the router gave up on shard 4"]),
+    # Told by where they were raised.
+    ("user_error", "config", [*TRACE, '  File "sched.py", line 9, in __init__', "    assert self.a < self.b",
+                              "AssertionError"]),
+    ("user_error", "config", ["[rank0]: " + text for text in (
+        *TRACE, '  File "/home/u/megatron/arguments.py", line 9, in validate',
+        "    raise RuntimeError(message)", "RuntimeError: these two do not go together")]),
+    ("user_error", "config", [*TRACE, '  File "main.py", line 9, in main', "    if cfg.model.depth > 3:",
+                              "AttributeError: 'Box' object has no attribute 'depth'"]),
+    ("data_error", "data", [*TRACE, '  File "loop.py", line 9, in step', "    x = batch['frames']",
+                            "KeyError: 'frames'"]),
+    ("data_error", "data", [*TRACE, '  File "mine/packed_dataset.py", line 9, in _slice',
+                            "    return a + b", "TypeError: unsupported operand type(s) for +"]),
+    ("env_driver", "code", [*TRACE, '  File "/opt/site-packages/lib/trainer.py", line 9, in step',
+                            "    self.step_end(metrics=m)",
+                            "TypeError: MyTrainer.step_end() got an unexpected keyword argument 'metrics'"]),
+    ("checkpoint", "config", [*TRACE, '  File "opt.py", line 9, in load_state_dict',
+                              "    raise ValueError(x)", "ValueError: parameter group has another size"]),
+    ("storage", "transient", [*TRACE, '  File "cache.py", line 9, in put', "    os.replace(tmp, path)",
+                              "FileNotFoundError: [Errno 2] No such file or directory: 'a' -> 'b'"]),
+    # Failures that no row knows.
+    ("unknown", "unknown", [*TRACE, "    main()", '  File "train.py", line 4, in main']),
+    ("unknown", "unknown", [*TRACE, "    sys.exit(3)", "SystemExit: 3"]),
+    ("unknown", "unknown", ["SystemExit: 1"]),
+    ("unknown", "unknown", ["E0321 the flux capacitor is out of tune", "job ended with exit code 9"]),
+    ("unknown", "unknown", ["FATAL: shard map 7 is inconsistent"]),
+    ("unknown", "unknown", ["[2026-01-02 03:04:05] [ERROR] coordinator: epoch barrier was torn"]),
+    ("unknown", "unknown", ["coordinator: panic: runtime state 0x7"]),
+    ("unknown", "unknown", ["[E704 13:48:58.2 Mesh.cpp:17] [Rank 1] the tide went out"]),
+    ("unknown", "unknown", ["mine.rs.Torn: page 9 is half written"]),
+    ("unknown", "unknown", ["Check failed: a == b (3 vs. 4)"]),
 ]  # fmt: skip
 
 
@@ -130,6 +161,10 @@ HARMLESS = [
     ["using timeout=600 for nccl; hang detection enabled"],
     ["Setting TORCH_NCCL_ASYNC_ERROR_HANDLING=1", "exit code 0", "Job finished successfully"],
     ["learning rate decayed; killed 0 stale trials; cancelled pruning callback"],
+    ["error: 0.0312 accuracy: 0.98", "Error rate 0.12", "val error: 3.1e-2", "errors: 0"],
+    ["SystemExit: 0", "exited with code 0", "exit status 0"],
+    ["INFO worker: retry after error: connection reset", "WARNING: rank 3 was lost, now back"],
+    ["on failure the job is restarted; abort on nan is off; max failed shards = 2"],
 ]  # fmt: skip
 
 
@@ -197,7 +232,7 @@ def test_a_cause_stands_before_what_the_scheduler_says_of_it() -> None:
     assert (report.crash_class, report.host) == ("oom_host", "n17")
 
 
-def test_what_no_row_knows_stays_unknown() -> None:
+def test_words_without_a_failure_are_no_crash() -> None:
     assert classify([]) is None
     assert classify(["", "\x00", "\x1b[31m"]) is None
     assert classify([*STEPS, "and then the screen went dark"]) is None

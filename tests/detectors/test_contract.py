@@ -43,6 +43,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "signs": frozenset({"jump", "shift"}),
     "setting-change": frozenset(),
     "unannounced-change": frozenset(),
+    "after-change": frozenset(),
     "never-learns": frozenset(),
     "rate-ended": frozenset(),
     "overfitting": frozenset(),

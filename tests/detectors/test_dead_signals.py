@@ -1,9 +1,12 @@
 """Frozen signals, sensors that miss samples, skipped steps, a scale that sinks."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+import trimtab
 from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.scale_drift import ScaleDriftDetector
@@ -52,7 +55,7 @@ def test_a_loss_learnt_down_to_its_last_digit_is_a_note_and_a_fall_to_zero_a_war
     assert one[2] == "info"
     broken = level(600)
     broken[300:] = 0.0
-    assert frozen(broken) == [(300, 349, "warning")]
+    assert frozen(broken) == [(300, 315, "warning")]
 
 
 def test_values_filled_forward_by_a_tracker_are_no_frozen_loss() -> None:
@@ -168,3 +171,12 @@ def test_a_scale_that_falls_at_one_blow_is_left_to_the_rule_for_collapses() -> N
     scale = np.full(4000, 65536.0)
     scale[2000:] = 8192.0
     assert find_all(ScaleDriftDetector(), {"loss_scale": scale}) == ()
+
+
+def test_what_trimtab_derives_is_not_said_to_miss_samples(tmp_path: Path) -> None:
+    rows = ["step,loss,load"]
+    rows += [f"{i},{'nan' if i > 220 else level(1, seed=i)[0]},1" for i in range(300)]
+    log = tmp_path / "log.csv"
+    log.write_text("\n".join(rows))
+    told = [f for a in trimtab.analyze(log).incidents for f in a.incident.findings]
+    assert not [f.text for f in told if f.signal == "loss_step_std"]

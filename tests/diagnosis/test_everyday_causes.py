@@ -300,7 +300,9 @@ def test_a_clean_replay_alone_is_no_hardware_fault() -> None:
     assert loose.top.cause == "not-reproducible"
     assert loose.share("hardware-fault") < 0.2
     exact = dataclasses.replace(clean, bitwise=True)
-    assert diagnose(record, found, probe=CLEAN, trials=[exact]).top.cause == "hardware-fault"
+    once = diagnose(record, found, probe=CLEAN, trials=[exact])
+    assert once.top.cause == "happened-once"  # the script may have done it as well
+    assert once.share("hardware-fault") < 0.3
     blurred = dataclasses.replace(clean, bitwise=False)
     assert diagnose(record, found, trials=[blurred]).share("hardware-fault") < 0.05
 

@@ -221,3 +221,26 @@ def test_half_an_answer_is_left_for_later(tmp_path: Path) -> None:
     assert mailbox.read() == (Answer("ask-2", approved=False, why=""),)
     assert mailbox.read() == ()
     mailbox.close()
+
+
+def test_what_was_said_before_it_was_asked_is_no_answer_and_a_cut_mailbox_is_read_anew(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    mailbox = Mailbox(run / "approvals.jsonl")
+    Mailbox.put(run, Answer("ask-1", approved=True, why="a long reason " * 20))
+    assert [a.id for a in mailbox.read()] == ["ask-1"]
+    (run / "approvals.jsonl").write_text("")
+    Mailbox.put(run, Answer("ask-2", approved=False, why="cut"))
+    assert [a.id for a in mailbox.read()] == ["ask-2"]
+    (run / "approvals.jsonl").unlink()
+    Mailbox.put(run, Answer("ask-3", approved=False, why="replaced"))
+    assert [a.id for a in mailbox.read()] == ["ask-3"]
+    mailbox.close()
+    # approved in advance, by its foreseeable name: not an answer to what is asked later
+    early = tmp_path / "early"
+    early.mkdir()
+    Mailbox.put(early, Answer("ask-1", approved=True, why="in advance"))
+    guard = train(early, authority={"restore": "ask"})
+    assert guard.actions == ()

@@ -60,21 +60,23 @@ def test_a_rank_killed_in_mid_incident_is_restarted_and_the_run_ends_healthy(
     assert ended.returncode == 0, ended.stderr[-3000:]
     died_at, life = map(int, (tmp_path / "died").read_text("utf-8").split())
     assert life == 0
-    assert verdict(tmp_path) | {"reason": ""} == {
+    told = verdict(tmp_path)
+    wanted = {
         "schema": 1,
         "state": "done",
         "restart": False,
-        "reason": "",
         "step": STEPS,
         "steps": STEPS,
         "resume_step": STEPS,
-        "attempt": verdict(tmp_path)["attempt"],
+        "attempt": told["attempt"],
         # the attempt that was killed in mid-incident keeps it open, offline as here
         "verdict": trimtab.analyze(tmp_path / "run").verdict,
         "degraded": "",
         "faults": [],
         "judged": {"steps": STEPS, "of": STEPS, "not_judged": []},
     }
+    assert {name: told[name] for name in wanted} == wanted
+    assert not told["in_force"]
     run = tmp_path / "run"
     (resume,) = events_of(run, "resume")
     assert resume.step <= 90, "from before the bad data, whatever was saved later"
@@ -93,7 +95,9 @@ def test_without_restarts_the_verdict_says_that_a_restart_makes_sense_and_from_w
     ended = torchrun(tmp_path, restarts=0)
     assert ended.returncode != 0
     told = verdict(tmp_path)
-    assert (told["state"], told["restart"]) == ("running", True), "it was killed"
+    # killed with the other rank, or left by the error that its end raised here
+    assert told["state"] in ("running", "interrupted")
+    assert told["restart"]
     step = told["resume_step"]
     assert isinstance(step, int)
     newest = newest_healthy(tmp_path / "run" / "checkpoints")

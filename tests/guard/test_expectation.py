@@ -103,6 +103,7 @@ def test_judgements_of_recovery_do_not_depend_on_the_zero_or_the_unit_of_the_los
             from_step=400,
             incident=SimpleNamespace(first_step=401),
             control={},
+            lr_jump=None,
             probe_samples=[(i, i, x) for i, x in enumerate((*(a * past + b)[-20:], *losses[:8]))],
         )
         watched = Verification("x", until_step=99, expected=expected, losses=losses[-32:])
@@ -136,6 +137,7 @@ def test_a_branch_with_exactly_the_old_losses_holds_at_any_level() -> None:
             from_step=352,
             incident=SimpleNamespace(first_step=353),
             control={},
+            lr_jump=None,
         )
         assert conclude_trial(case, Trial(name="as it was"), tolerance=0.01).held
         watched = Verification("x", 99, Expectation(expected.level, expected.sigma, expected.unit))

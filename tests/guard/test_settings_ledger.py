@@ -1,5 +1,6 @@
 """Settings that change: written down, suspected, put back; and changes that are announced."""
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from tests.guard.inner import inner
 from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of
@@ -143,6 +145,19 @@ def test_live_and_from_files_the_same_change_is_found(tmp_path: Path) -> None:
     assert live == {(f.signal, f.onset_row) for f in found if f.detector == "unannounced-change"}
 
 
+def test_parameters_that_are_set_free_are_written_down_and_not_suspected(tmp_path: Path) -> None:
+    s, run = make(), tmp_path / "run"
+    s.model.embedding.weight.requires_grad_(False)
+    guard = guard_of(s, run, mode="act", steps=12, policy=POLICY)
+    for batch in guard:
+        if guard.step_number == 6:
+            s.model.embedding.weight.requires_grad_(True)
+        guard.backward(s.loss(batch))
+        guard.step()
+    assert changes(run) == ["requires_grad"]
+    assert not [r for r in rows_of(run) if r.get("unannounced_changes")]
+
+
 def test_an_announced_change_is_written_down_and_not_acted_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     guard, s = train(
@@ -196,3 +211,43 @@ def test_a_fingerprint_costs_microseconds() -> None:
         times.append(time.perf_counter() - begun)
     # 161 modules and 160 parameters; a step of such a model takes milliseconds
     assert sorted(times)[len(times) // 2] < 1e-3
+
+
+def test_a_window_covers_a_reading_whose_onset_only_lies_before_it_as_readings_are_rare(
+    tmp_path: Path,
+) -> None:
+    s = make(num_samples=4 * STEPS, dropout=0.0)
+    announced = 66
+
+    def score() -> dict[str, tuple[float, str]]:
+        worse = announced <= guard.step_number + 1 < announced + 30
+        return {"reward": (0.1 if worse else 0.9 + 0.001 * (guard.step_number % 3), "up")}
+
+    policy = dataclasses.replace(POLICY, yardstick_share=1.0)
+    guard = guard_of(s, tmp_path / "run", steps=100, mode="act", policy=policy, validate=score)
+    guard.expect("data mix", from_step=announced, until=announced + 30, why="planned")
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+    (dismissed,) = events_of(tmp_path / "run", "dismiss")
+    assert dismissed.data["kind"] == "held-out-worse"
+    assert dismissed.data["onset"] < announced  # the row after the last good reading
+    assert not guard.actions
+    assert not [e for e in events_of(tmp_path / "run", "attempt") if e.data["trial"]]
+
+
+def test_another_batch_size_that_came_with_another_loader_is_announced(tmp_path: Path) -> None:
+    said = list[str]()
+    s = make(num_samples=200, dropout=0.0)
+    guard = guard_of(s, tmp_path / "run", mode="observe", steps=50, say=said.append)
+    for batch in guard:
+        if guard.step_number == 30 and not guard.actions:
+            wide = DataLoader(s.loader.dataset, batch_size=8, shuffle=True)
+            guard.change_data(wide, why="wider")
+        guard.backward(s.loss(batch))
+        guard.step()
+    told = list(events_of(tmp_path / "run", "setting-changed"))
+    assert [e.data["announced"] for e in told if e.data["setting"] == "batch_size"] == [
+        "change_data"
+    ]
+    assert [line for line in said if "not announced" in line] == []

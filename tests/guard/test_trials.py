@@ -152,7 +152,8 @@ class Overflow(Planted):
         return output * 6e4 * 1e3 / 6e4 / 1e3 if self.now >= self.step else output
 
 
-@pytest.mark.parametrize("bisect", ["when-stuck", pytest.param("always", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bisect", ["when-stuck", "always"])
 def test_a_flipped_bit_does_not_come_back_and_nothing_is_changed(
     tmp_path: Path, text: Text, bisect: str
 ) -> None:
@@ -165,12 +166,15 @@ def test_a_flipped_bit_does_not_come_back_and_nothing_is_changed(
     assert remedies(o) == ["roll-back"]
     assert (o.guard.skipped_samples, o.guard.lr_factor) == ((), 1.0)
     explained = next(e for e in events_of(run, "incident") if e.data["state"] == "explained")
-    assert explained.data["causes"][0]["cause"] == "hardware-fault"
+    (first, *_) = explained.data["causes"]
+    assert first["cause"] == "happened-once"  # no rank differs: the script may have done it
+    assert first["confidence"] < 0.9
     clean = bisected(short(SOUND), text, tmp_path / "clean")
     assert o.validation == clean.validation  # bit for bit as if it had not happened
 
 
 @pytest.mark.covers("S70")
+@pytest.mark.slow
 def test_what_overflows_in_fp16_goes_well_in_fp32_and_bf16_is_kept(
     tmp_path: Path, text: Text
 ) -> None:
@@ -266,10 +270,10 @@ def test_the_trials_of_a_run_are_toggles_with_their_effect_on_four_metrics(
 ) -> None:
     toggles = knob_ledger(read_run_directory(wrong_rate[1]))
     by_key = {t.keys: t for t in toggles}
-    assert set(by_key) >= {("skip_samples",), ("lr_factor",)}
+    assert set(by_key) >= {("skip_samples",), ("lr_limit",)}
     assert all(set(t.label.metrics) == set(METRICS) for t in toggles)
     losses = {key: t.label.figures["loss"] for key, t in by_key.items()}
-    before, after = losses["lr_factor",]
+    before, after = losses["lr_limit",]
     assert after < 0.8 * before  # the parent, at the same steps, had begun to fail
     assert losses["skip_samples",][1] > after  # leaving data out did less
 

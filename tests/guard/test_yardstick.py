@@ -2,10 +2,13 @@
 
 import json
 import math
+import random
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -156,6 +159,113 @@ def test_every_family_is_bitwise_the_plain_loop(tmp_path: Path, name: str) -> No
     assert differences(list(ends[0]), list(ends[1])) == []
 
 
+class Hoarder(nn.Module):
+    """State where `state_dict` does not look: containers, generators, objects, slots."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 1)
+        self.noise = torch.Generator().manual_seed(1)
+        self.dice = random.Random(2)
+        self.draws = np.random.default_rng(3)
+        self.history: list[float] = []
+        self.counts: dict[str, Any] = {"calls": 0, "last": torch.zeros(1)}
+        self.seen: set[int] = set()
+        self.window: deque[float] = deque(maxlen=3)
+        self.table = np.zeros(2)
+        self.helper = Helper()
+        self.bound = (self.helper, self.counts)  # one object in two places
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = self.counts["calls"] = self.counts["calls"] + 1
+        self.counts["last"] = x.detach().mean().reshape(1)
+        self.history.append(float(x[0, 0]))
+        self.window.append(float(x[0, 1]))
+        self.seen.add(n % 7)
+        self.table += n
+        self.helper.total += 1
+        if n % 5 == 0:
+            self.extra = n
+        jitter = torch.randn(x.shape, generator=self.noise) + self.dice.random()
+        scale = 1e-3 * (len(self.history) + self.helper.total + float(self.table.sum()))
+        scale += 1e-3 * (sum(self.window) + len(self.seen) + float(self.counts["last"]))
+        out: Tensor = self.linear(x + 0.1 * jitter + 0.1 * self.draws.random()).squeeze(-1)
+        return out + scale
+
+
+class Helper:
+    __slots__ = ("total",)
+
+    def __init__(self) -> None:
+        self.total = 0
+
+
+class Drawn(Rows):
+    def __init__(self, count: int) -> None:
+        super().__init__(count)
+        self.own = torch.Generator().manual_seed(4)
+
+    def __getitem__(self, index: int) -> Tensor:
+        return super().__getitem__(index) + torch.randn(7, generator=self.own)
+
+
+def hoard(run: Path | None, *, break_it: bool = False) -> tuple[list[float], Hoarder, Guard | None]:
+    torch.manual_seed(0)
+    model, masks = Hoarder(), torch.Generator().manual_seed(9)
+    if break_it:
+        vars(model)["stream"] = iter(range(10**9))
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    loader, losses = DataLoader(Drawn(1600), 32), []
+
+    def loss_of(batch: Tensor) -> Tensor:
+        x = batch[:, :6] * (torch.rand(6, generator=masks) > 0.2)
+        return cast("Tensor", ((model(x) - batch[:, 6]) ** 2).mean())
+
+    if run is None:
+        for _, batch in zip(range(24), loader, strict=False):
+            optimizer.zero_grad()
+            loss = loss_of(batch)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            losses.append(loss.item())
+        return losses, model, None
+    guard = Guard(
+        model, optimizer, data=loader, run=run, steps=24, policy=OFTEN, say=lambda _line: None
+    )
+    for batch in guard:
+        loss = loss_of(batch)
+        if guard.phase == "calm":
+            losses.append(loss.item())
+        guard.backward(loss)
+        guard.step()
+    return losses, model, guard
+
+
+def test_containers_and_generators_of_model_loop_and_data_are_put_back(tmp_path: Path) -> None:
+    plain, expected, _ = hoard(None)
+    losses, model, _ = hoard(tmp_path / "run")
+    assert events_of(tmp_path / "run", "yardstick")
+    assert losses == plain
+    assert differences([expected.state_dict()], [model.state_dict()]) == []
+    assert (model.history, model.counts["calls"], model.seen, model.helper.total) == (
+        expected.history, expected.counts["calls"], expected.seen, expected.helper.total
+    )  # fmt: skip
+    assert model.bound == (model.helper, model.counts)
+    assert model.bound[1] is model.counts
+
+
+def test_what_cannot_be_put_back_switches_it_off_with_a_sentence(tmp_path: Path) -> None:
+    plain, _, _ = hoard(None)
+    losses, model, _ = hoard(tmp_path / "run", break_it=True)
+    assert losses == plain
+    assert next(vars(model)["stream"]) == 0
+    notes = [str(e.data["text"]) for e in events_of(tmp_path / "run", "note")]
+    assert [
+        n for n in notes if "the yardstick is off: it could not put back" in n and "stream" in n
+    ]
+    assert events_of(tmp_path / "run", "yardstick") == []
+
+
 def test_what_the_readings_say_is_recorded_with_the_next_row(tmp_path: Path) -> None:
     s = make(num_samples=4000)
     guard = guard_of(s, tmp_path / "run", steps=30, policy=OFTEN)
@@ -297,6 +407,7 @@ def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(tmp_pat
     assert guard.step_number == 160
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_only_counted_otherwise_is_left_alone(tmp_path: Path) -> None:
     s = make(num_samples=40_000, dropout=0.0)
     policy = Policy(

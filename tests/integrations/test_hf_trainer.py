@@ -116,6 +116,9 @@ def test_bad_data_is_left_out(tmp_path: Path, sound: float, accumulate: int) -> 
     assert [s for s, logs in found.log.logs if "loss" in logs][-60:] == list(
         range(STEPS - 59, STEPS + 1)
     )
+    history = [row["step"] for row in state.log_history if "loss" in row]
+    assert history == sorted(set(history))  # of what was given up nothing is left
+    assert history[-60:] == list(range(STEPS - 59, STEPS + 1))
     assert state.epoch == guard.data_epoch
     assert events_of(tmp_path / "trimtab", "fault") == []
     # the Trainer's own checkpoints: what was given up lies aside, the others are whole and graded

@@ -18,9 +18,17 @@ from tests.guard.tiny import events_of, guard_of, make, rows_of, train_guarded
 from trimtab.chronicle.journal import Event
 from trimtab.errors import ConfigError
 from trimtab.integrations import loggers
+from trimtab.plan.policy import Policy
 from trimtab.readers import read
+from trimtab.readers.leveldb_log import LogDamage, log_records
+from trimtab.readers.wandb import history_row
 
 pytestmark = pytest.mark.torch
+
+
+SNAPSHOTS = Policy(
+    snapshot_every_steps=2, checkpoint_every_steps=1000, checkpoint_in_background=False
+)
 
 
 def run_with(folder: Path, *listeners: Any, steps: int = 12) -> Path:
@@ -87,6 +95,74 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = run_with(tmp_path, loggers.MLflow(client, theirs))
     assert_same([m.value for m in client.get_metric_history(theirs, "trimtab/loss")], run)
     assert client.get_run(theirs).data.tags["trimtab.last"]
+
+
+def rolled_back(folder: Path, *listeners: Any) -> dict[int, float]:
+    """A run that goes back twice by hand, the second time beyond the first; its final lineage."""
+    s, back = make(), {10: 6, 14: 4}
+    guard = guard_of(s, folder / "run", mode="act", steps=16, policy=SNAPSHOTS)
+    guard.listen(*listeners)
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+        target = back.pop(guard.step_number, None)
+        if target is not None:
+            guard.roll_back(target, why="a test", confirm=True)
+    assert not back
+    column = next(iter(read(folder / "run")))
+    rows = column.lineage_rows()
+    found = dict(
+        zip(column.step[rows].tolist(), column.columns["loss"].values[rows].tolist(), strict=True)
+    )
+    assert sorted(found) == list(range(1, 17))
+    return found
+
+
+def test_after_rollbacks_tensorboard_shows_the_final_lineage_and_the_rest_apart(
+    tmp_path: Path,
+) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from torch.utils.tensorboard import SummaryWriter
+
+    with SummaryWriter(tmp_path / "tb") as writer:
+        final = rolled_back(tmp_path, loggers.TensorBoard(writer, purge=True))
+    theirs = EventAccumulator(str(tmp_path / "tb")).Reload()
+    shown = {e.step: e.value for e in theirs.Scalars("trimtab/loss")}
+    assert len(theirs.Scalars("trimtab/loss")) == 16
+    assert shown == pytest.approx(final, rel=1e-6)
+    apart = [t for t in theirs.Tags()["scalars"] if t.startswith("trimtab-given-up/")]
+    assert {t.split("/")[1] for t in apart} == {"1.0", "1.1"}
+    steps = {t: [e.step for e in theirs.Scalars(t)] for t in apart if t.endswith("/loss")}
+    assert sorted(steps["trimtab-given-up/1.0/loss"]) == [5, 6, 7, 8, 9, 10]
+    assert steps["trimtab-given-up/1.1/loss"] == [7, 8, 9, 10, 11, 12, 13, 14]
+    with pytest.raises(ConfigError, match="purge needs an open SummaryWriter"):
+        loggers.TensorBoard(Mock(spec=["add_scalar"]), purge=True)
+
+
+def test_after_rollbacks_the_last_row_of_each_step_is_the_final_lineage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mlflow = pytest.importorskip("mlflow")
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    client = mlflow.MlflowClient(tracking_uri=(tmp_path / "ml").as_uri())
+    run_id = client.create_run(client.create_experiment("x")).info.run_id
+    with wandb.init(project="x", dir=tmp_path, settings=wandb.Settings(silent=True)) as theirs:
+        final = rolled_back(tmp_path, loggers.MLflow(client, run_id), loggers.WandB(theirs))
+    found = client.get_metric_history(run_id, "trimtab/loss")
+    assert {m.step: m.value for m in found} == pytest.approx(final)
+    assert client.get_metric_history(run_id, "trimtab-given-up/1.0/loss")
+    path = next((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+    shown = {r["trimtab/step"]: r["trimtab/loss"] for r in history_of(path) if "trimtab/loss" in r}
+    assert shown == pytest.approx(final)
+
+
+def history_of(path: Path) -> list[dict[str, object]]:
+    """The rows of an offline run as they lie in its file."""
+    records = log_records(path.read_bytes(), 7, LogDamage())
+    return [dict(history_row(record)) for record in records]
 
 
 @pytest.mark.slow

@@ -126,16 +126,22 @@ def test_a_stronger_cut_that_is_clearly_better_is_taken() -> None:
 
 def test_a_rate_that_jumped_goes_back_to_that_of_the_restore_point_first() -> None:
     s = situation(lr_now=9e-3, lr_restore=3e-4)
-    tried, step = play(s, lambda t: (t.lr_factor < 1, 3.0))
-    assert [t.lr_factor for t in tried] == [1.0, pytest.approx(1 / 30)]
+    tried, step = play(s, lambda t: (t.lr_limit is not None, 3.0))
+    assert [(t.lr_limit, t.lr_factor, t.lr_share) for t in tried] == [(3e-4, 1.0, 1.0)]
     assert isinstance(step, Commit)
     assert step.trial.name.startswith("LR back to 0.0003")
+    # Below a schedule the value is an upper bound, and the schedule keeps its shape.
+    scheduled = dataclasses.replace(s, lr_scheduled=True)
+    (trial,), _ = play(scheduled, lambda t: (t.lr_limit is not None, 3.0))
+    assert trial.lr_limit == 3e-4
+    assert trial.lr_share == pytest.approx(1 / 30)
 
 
 def test_where_that_is_not_enough_cuts_count_from_the_sound_rate() -> None:
     s = situation(lr_now=4e-3, lr_restore=1e-3)
-    tried, _ = play(s, lambda t: (t.lr_factor <= 0.1, 3.0))
-    assert [t.lr_factor for t in tried[:4]] == [1.0, 0.25, 0.125, 0.0625]
+    tried, _ = play(s, lambda t: ((t.lr_limit or 1.0) <= 3e-4, 3.0))
+    assert [t.lr_limit for t in tried[:3]] == pytest.approx([1e-3, 5e-4, 2.5e-4])
+    assert all(t.lr_factor == 1.0 and t.lr_sound == 1e-3 for t in tried[:3])
 
 
 def test_a_schedule_that_moves_a_little_is_no_jump() -> None:

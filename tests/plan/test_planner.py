@@ -1,16 +1,20 @@
 """Plans for the tr8-104B incident and for synthetic ones."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from trimtab import analyze
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.incidents import Incident
 from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.planner import make_plan, small_init_std, suggest_clip
+from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.plan.rollback import CheckpointInfo
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.testing.tr8_104b import as_record
@@ -305,3 +309,23 @@ def test_a_note_of_long_before_is_no_place_to_go_back_to() -> None:
     told = dataclasses.replace(spike, findings=(_sign(record, 400, "loss_scale", "warning"), near))
     plan = make_plan(record, told, led_by("learning-rate-too-high"))
     assert step_of(plan, "roll-back").values["before_step"] == 401
+
+
+def test_a_named_setting_is_put_back_first_and_no_restart_is_spoken_of(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = [
+        {
+            "step": step,
+            "loss": float(1.5 + rng.normal(0, 0.03) + (0.9 if step >= 200 else 0.0)),
+            "weight_decay": 10.0 if step >= 200 else 0.01,
+        }
+        for step in range(1, 401)
+    ]
+    log = tmp_path / "log.jsonl"
+    log.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
+    plan = analyze(log).incidents[0].plan
+    first = plan.remedies[0]
+    assert (first.remedy, dict(first.values)) == ("put-back", {"weight decay": 0.01})
+    assert first.why.startswith("weight decay back to 0.01 (it is 10 since 20")
+    assert "roll-back" in [r.remedy for r in plan.remedies[1:]]
+    assert not any("restart" in REMEDY_BY_ID[r.remedy].title for r in plan.remedies)

@@ -9,6 +9,7 @@ import pytest
 
 from trimtab.errors import ConfigError
 from trimtab.plan.policy import Policy
+from trimtab.supervise.settings import read_policy
 
 
 def test_defaults_are_allowed_and_frozen() -> None:
@@ -95,3 +96,22 @@ def test_bad_files_are_refused_with_their_name(tmp_path: Path, text: str) -> Non
 def test_impossible_values_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(values))):
         Policy(**values)
+
+
+def test_a_table_whose_name_is_next_to_ours_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "p.toml"
+    path.write_text('[policy]\nmode = "act"\n[superivse]\nstop_grace_s = 3\n')
+    with pytest.raises(ConfigError, match=r"\[superivse\] .* did you mean \[supervise\]\?"):
+        Policy.from_toml(path)
+    path.write_text("[polcy]\nmode = 'act'\n[supervise]\nstop_grace_s = 3\n")
+    with pytest.raises(ConfigError, match=r"\[polcy\] .* did you mean \[policy\]\?"):
+        read_policy(path)
+    path.write_text('[policy]\nmode = "act"\n[data]\npath = "x"\n')  # other people's
+    assert Policy.from_toml(path).mode == "act"
+
+
+def test_what_is_no_setting_is_refused_in_python_as_in_a_file() -> None:
+    slip: dict[str, Any] = {"patience_step": 8}
+    with pytest.raises(ConfigError, match=r"'patience_step' is not a setting.*'patience_steps'"):
+        Policy(**slip)
+    assert dataclasses.replace(Policy(patience_steps=8), mode="act").patience_steps == 8

@@ -69,8 +69,12 @@ def test_a_replay_comes_first_where_neither_data_nor_rate_is_suspected() -> None
     tried, step = play(situation(), lambda t: t.unchanged)
     assert tried == ["replay"]
     assert kept(step) == "replay"
-    tried, _ = play(situation(lr_now=9e-3), lambda t: t.lr_factor < 1)
-    assert tried == ["other-data", "lower-lr"]  # the rate rose: no replay is needed
+    tried, _ = play(situation(lr_now=9e-3), lambda t: t.lr_limit is not None)
+    assert tried == ["lower-lr"]  # the rate rose, and no batch stands out: it is put back
+    over = situation(lr_now=9e-3, lr_returned=True)  # the script has put it back itself
+    assert play(over, lambda t: t.unchanged)[0] == ["replay"]
+    tried, _ = play(over, lambda t: t.skip is not None)
+    assert tried == ["replay", "lower-lr", "other-data"]  # no rate below the script's own
     outliers = dataclasses.replace(CLEAN, num_outliers=3, first_sample=650, last_sample=660)
     tried, _ = play(situation(probe=outliers), lambda t: t.skip is not None)
     assert tried == ["other-data"]
@@ -80,8 +84,8 @@ def test_when_the_cheap_path_fails_the_rest_is_tried_in_the_policys_order() -> N
     tried, step = play(situation(low_precision="bf16"), lambda t: False)
     assert list(dict.fromkeys(tried)) == [
         "replay",
-        "other-data",
         "lower-lr",
+        "other-data",
         "fp32",
         "other-state",
         "lower-clip",

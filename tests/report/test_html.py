@@ -132,9 +132,14 @@ def test_the_top_says_what_since_when_how_sure_and_what_to_do(
     state, under = top(rescued)
     assert state.startswith('good">Loss 1.9')
     assert state.endswith("No incident that needs action on the final lineage.")
+    # what a guard saved and what it cost stands on the first screen
     assert under.startswith(
-        "1 critical incident on branches that were given up, the worst at 902. Most likely cause:"
+        "Saved  loss is diverging at step 902, and the loss was not finite; roll back to step 880"
     )
+    assert "Cost  145 steps given up, 10.8% of the 1345 run, 80 of them in trials" in under
+    assert (
+        "1 critical incident on branches that were given up, the worst at 902. Most likely cause:"
+    ) in under
     state, under = top(healthy)
     assert state.endswith("No incident that needs action.")
     assert under.startswith("Healthy: self-test ")

@@ -7,6 +7,7 @@ A fault that heals happens once: a file in FOLDER remembers it.
 
 import argparse
 import faulthandler
+import fcntl
 import json
 import math
 import os
@@ -32,6 +33,11 @@ def main() -> None:
         faulthandler.register(signal.SIGUSR1)
     folder = options.folder
     folder.mkdir(parents=True, exist_ok=True)
+    alone = (folder / "alone").open("w")
+    try:
+        fcntl.flock(alone, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        (folder / "twice").write_text("another job runs in this folder")
     step = load()
     with (folder / "starts").open("a") as file:
         file.write(f"{os.getpid()} {step} {os.environ.get('TRIMTAB_ATTEMPT')}\n")

@@ -1,6 +1,9 @@
 """`trimtab supervise` around a real process: what it does is what the files say afterwards."""
 
+import contextlib
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -187,6 +190,73 @@ def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
 
 
 @pytest.mark.slow
+def test_killed_at_any_point_of_a_start_there_is_exactly_one_command(run: Run) -> None:
+    """Points before the intent, in each step of the start, and after it; the job tells of two."""
+    options = ("+--steps", "+120", "+--sleep", "+0.002", "+--every", "+120")
+    killer = [sys.executable, "-m", "benchmarks.drill.killed"]
+    whole = subprocess.run(
+        [*killer, "0", *run.argv(*options)[3:]], capture_output=True, timeout=60, check=False
+    )
+    num_lines = int(whole.stderr.rpartition(b"lines: ")[2].split()[0])
+    assert num_lines > 40
+    for part in (0.0, 0.5, 0.7, 0.85, 1.0):
+        shutil.rmtree(run.job)
+        at = str(max(round(num_lines * part), 1))
+        first = [*killer, at, *run.argv(*options)[3:]]
+        ended = subprocess.run(first, stdout=subprocess.DEVNULL, timeout=60, check=False)
+        assert ended.returncode == -signal.SIGKILL
+        assert run(*options).returncode == 0
+        assert (run.job / "done").read_text() == "120"
+        assert not (run.job / "twice").exists()
+        # A job that came to its end while nobody looked is asked once more, and is at its end.
+        assert [start[1] for start in run.starts] in (["0"], ["0", "120"])
+
+
+def test_processes_without_their_environment_are_ended_and_what_stays_is_told(run: Run) -> None:
+    marks = [f"{700 + os.getpid() / 1e6 + i:.6f}" for i in range(4)]
+    left = (
+        f"env -i sleep {marks[0]} & env -i setsid sleep {marks[1]} &"
+        f" (env -i setsid sleep {marks[2]} &) ; sleep 0.2; echo out of memory? no: KeyError; exit 9"
+    )
+    policy = run.root / "once.toml"
+    policy.write_text("[supervise]\nrestarts_without_progress = 0\nstop_grace_s = 1.0\n")
+    done = run("--policy", str(policy), command=("sh", "-c", left))
+    assert done.returncode == 9
+    assert not any(sleeping(mark) for mark in marks)
+    stays = f"sleep {marks[3]} >&- 2>&- & echo training finished"
+    done = run(command=("sh", "-c", stays))
+    (pid,) = sleeping(marks[3])
+    os.kill(pid, signal.SIGKILL)
+    assert done.returncode == 0
+    assert f"still run: {pid} (sleep); they are left alone".encode() in done.stderr
+
+
+def sleeping(mark: str) -> list[int]:
+    """Return the processes whose command names a number."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if mark.encode() in place.read_bytes().split(b"\0"):
+                found.append(int(place.parent.name))
+    return found
+
+
+def test_a_command_that_ignores_the_end_is_killed_after_the_grace(run: Run) -> None:
+    deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True);"
+    policy = run.root / "grace.toml"
+    policy.write_text("[supervise]\nlook_every_s = 0.05\nstop_grace_s = 0.3\n")
+    command = (sys.executable, "-c", f"{deaf} time.sleep(60)")
+    argv = run.argv("--policy", str(policy), command=command)
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        process.terminate()
+        assert process.wait(20) == 128 + signal.SIGKILL
+        assert process.stderr is not None
+        assert b"after signal 15; it is killed" in process.stderr.read()
+
+
+@pytest.mark.slow
 def test_a_second_supervisor_in_the_same_folder_is_refused(run: Run) -> None:
     first = subprocess.Popen(
         run.argv("+--steps", "+100000"), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -256,7 +326,8 @@ def test_broken_numbers_are_answered_by_the_rate_before_the_first_sign(run: Run)
     assert [start[1] for start in run.starts] == ["0", "140"]
     assert done.stdout.splitlines()[-2].endswith(b"lr 0.0005")
     assert b"nan" not in done.stdout.splitlines()[-2]
-    (restart,), (proof,) = run.events("restart"), run.events("outcome")
+    (restart,), (proof, held) = run.events("restart"), run.events("outcome")
+    assert held["what"] == "held"
     assert (restart["class"], restart["checkpoint"]) == (
         "numeric",
         str(run.job / "checkpoint-140.pt"),
@@ -292,3 +363,53 @@ def test_a_slow_reader_loses_nothing(tmp_path: Path) -> None:
     assert read.endswith(b"x\nEND-OF-TRAINING\n")
     assert len(read) == 600_000 + len("\nEND-OF-TRAINING\n")
     assert (tmp_path / "s" / "output.log").read_bytes() == read
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("answer", ["approve", "deny", "deadline"])
+def test_what_the_policy_asks_for_waits_for_a_person(run: Run, answer: str) -> None:
+    policy = run.root / "ask.toml"
+    policy.write_text(
+        "[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\n"
+        f"[policy]\nask_deadline_s = {1.0 if answer == 'deadline' else 30.0}\n"
+        'at_deadline = "act"\n[policy.authority]\nrestart = "ask"\n'
+    )
+    argv = run.argv("--policy", str(policy), "+--fault", "+kill@35")
+    journal = run.folder / "journal.jsonl"
+    with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
+        if answer != "deadline":
+            wait_for(lambda: bool(journal.exists() and run.events("staged")), 40)
+            assert len(run.starts) == 1
+            (staged,) = run.events("staged")
+            own = [sys.executable, "-m", "trimtab", "approve", str(run.folder), str(staged["id"])]
+            own += ["--deny"] if answer == "deny" else []
+            subprocess.run(own, check=True, stdout=subprocess.DEVNULL, timeout=60)
+        assert process.stderr is not None
+        said = process.stderr.read()
+        status = process.wait(60)
+    assert b"waits for approval (ask-1-1): start the command again after killed" in said
+    (told,) = run.events("answered")
+    wanted = {"approve": "approved", "deny": "denied"}.get(answer, answer)
+    assert (told["answer"], told["done"]) == (wanted, answer != "deny")
+    assert len(run.starts) == 1 + (answer != "deny")
+    assert status == (128 + signal.SIGKILL if answer == "deny" else 0)
+
+
+@pytest.mark.slow
+def test_a_dead_webhook_a_failing_command_and_an_unreadable_log_leave_training_alone(
+    run: Run,
+) -> None:
+    log = run.root / "log"
+    log.mkdir()
+    (log / "events.out.tfevents.1").write_bytes(b"\x00" * 64)
+    dead = ("--webhook", "http://127.0.0.1:9/none", "--exec", "false", "--log", str(log))
+    done = run(*dead, "+--fault", "+oom@35", "+--steps", "+60")
+    assert done.returncode == 1
+    assert (run.job / "starts").read_text().count("\n") == 1
+    assert b"--webhook" in done.stderr
+    shutil.rmtree(run.job)
+    done = run(*dead, "+--fault", "+kill@35")
+    assert done.returncode == 0, done.stderr
+    assert (run.job / "done").read_text() == "60"
+    assert len(run.starts) == 2
+    assert not (run.job / "twice").exists()

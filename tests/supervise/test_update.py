@@ -11,7 +11,16 @@ from trimtab.supervise.ending import AttemptEnd, ending_of
 from trimtab.supervise.pace import StepPace
 from trimtab.supervise.resume import Restore, find_framework, resumed, with_rate
 from trimtab.supervise.settings import SuperviseSettings
-from trimtab.supervise.state import Begun, Ended, Finish, JobState, NewStep, Tick, WriteDown
+from trimtab.supervise.state import (
+    Answered,
+    Begun,
+    Ended,
+    Finish,
+    JobState,
+    NewStep,
+    Tick,
+    WriteDown,
+)
 from trimtab.supervise.update import update
 
 SETTINGS = SuperviseSettings()
@@ -124,8 +133,17 @@ def test_a_host_that_failed_is_left_out_from_then_on() -> None:
 
 
 def test_the_policy_may_keep_restarts_to_a_person() -> None:
-    asks = replace(running(), authority=Authority(allowed={"restart": "ask"}))
-    assert words(asks, KILLED) == ["gave-up"]
+    asks = replace(running(), authority=Authority(allowed={"restart": "ask"}, ask_deadline_s=60.0))
+    assert words(asks, KILLED) == ["staged"]
+    waits = after(asks, Ended(at=100.0, ending=KILLED))
+    assert waits.phase == "asking"
+    again, told = update(SETTINGS, waits, Tick(at=161.0, heard=0.0))
+    assert (again.phase, len(told)) == ("asking", 1)
+    assert again.request is not None
+    yes = Answered(at=170.0, id=again.request.id, answer="approved")
+    assert update(SETTINGS, again, yes)[0].phase == "waiting"
+    assert update(SETTINGS, again, replace(yes, answer="denied"))[0].phase == "done"
+    assert update(SETTINGS, again, replace(yes, id="ask-9-9"))[0] == again
     once = replace(running(), authority=Authority(per_day={"restart": 1}), restarts=(50.0,))
     assert words(once, KILLED) == ["gave-up"]
     assert words(once, KILLED, at=50.0 + 86401.0) == ["restart"]

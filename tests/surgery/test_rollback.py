@@ -25,13 +25,13 @@ from tests.surgery.cluster import (
 )
 from tests.surgery.test_layouts import MAKERS, huggingface, lightning, own, pickled, torchtitan
 from trimtab.checkpoints.choice import choose
+from trimtab.checkpoints.stated_step import step_in_checkpoint
 from trimtab.chronicle.journal import Journal, read_journal
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.cli import main
 from trimtab.errors import ActError
 from trimtab.readers import read_run
 from trimtab.surgery import apply_rollback, find_layout, plan_rollback, undo_rollback
-from trimtab.surgery.stated_step import step_in_checkpoint
 
 if TYPE_CHECKING:
     from pathlib import Path

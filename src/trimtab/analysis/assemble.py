@@ -1,5 +1,6 @@
 """From a record to its analysis: judge, group, explain, plan. Every command takes this path."""
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,6 +16,7 @@ from trimtab.analysis.resolution import left_behind, with_resolved
 from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.timeline import NEAR_STEPS
 from trimtab.analysis.verdict import Ending
+from trimtab.chronicle.authority_words import unannounced_changes
 from trimtab.chronicle.coverage import Coverage, coverage_of
 from trimtab.chronicle.dismissals import Dismissal, dismissal_of
 from trimtab.chronicle.journal import Event, read_journal
@@ -27,6 +29,7 @@ from trimtab.diagnosis.config_signs import ConfigSign
 from trimtab.diagnosis.diagnose import Cause, Diagnosis, diagnose
 from trimtab.diagnosis.features import incident_features
 from trimtab.diagnosis.history import EarlierIncidents, warm_up_label
+from trimtab.diagnosis.probes import TrialResult
 from trimtab.incidents import Incident, group_findings
 from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.plan.plan import Plan
@@ -37,12 +40,15 @@ from trimtab.record import RunRecord
 from trimtab.signals import derive
 from trimtab.signals.phases import slope_notes
 from trimtab.signals.runs import root_of, separate_runs
+from trimtab.text import plain
 
 __all__ = ["events_of", "make_account"]
 
 # Each costs some 5 ms, and nobody reads the causes of the thousandth spike of a run.
 _MOST_EXPLAINED = 256
 """Alarms of one run that are explained and planned for."""
+_MOST_CHANGES = 8
+"""Changes of settings that a note names; the journal has them all."""
 
 
 @np.errstate(over="ignore", invalid="ignore")  # losses of 1e308 are ugly, not wrong
@@ -121,7 +127,13 @@ def make_account(
     account = RunAccount(
         record=record,
         incidents=tuple(told),
-        notes=(*record.notes, *slope_notes(record), *_bound_note(found)),
+        notes=(
+            *record.notes,
+            *slope_notes(record),
+            *_bound_note(found),
+            *_in_force_note(events),
+            *_unannounced_note(events),
+        ),
         events=tuple(events),
         read_s=read_s,
         layers=tuple(layers),
@@ -142,12 +154,31 @@ def _explained_in_full(found: Sequence[Incident]) -> frozenset[int]:
     return frozenset((*alarms[-_MOST_EXPLAINED:], *notes))
 
 
+def _in_force_note(events: Sequence[Event]) -> tuple[str, ...]:
+    """Return what the guard of the run holds against the script's own settings, as a note."""
+    told = next((e.data["in_force"] for e in reversed(events) if "in_force" in e.data), None)
+    if not isinstance(told, list) or not told:
+        return ()
+    held = "; ".join(plain(text, limit=120) for text in told[:8])
+    return (f"the guard holds in force: {held}",)
+
+
+def _unannounced_note(events: Sequence[Event]) -> tuple[str, ...]:
+    """Return the settings that changed without being announced, as a note."""
+    told = unannounced_changes(events)
+    if not told:
+        return ()
+    more = f"; and {len(told) - _MOST_CHANGES} more" if len(told) > _MOST_CHANGES else ""
+    return (f"settings changed, not announced: {'; '.join(told[:_MOST_CHANGES])}{more}",)
+
+
 def _bound_note(found: Sequence[Incident]) -> tuple[str, ...]:
     num = sum(incident.severity != "info" for incident in found)
     if num <= _MOST_EXPLAINED:
         return ()
     return (
-        f"{num} alarms; causes and plans are given for the {_MOST_EXPLAINED} most severe and latest",
+        f"{num} alarms; causes and plans are given for the {_MOST_EXPLAINED} most severe and"
+        " latest",
     )
 
 
@@ -187,7 +218,8 @@ def _explain(
     if incident.severity == "info":
         return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
     incident = _with_risk(record, incident, earlier)
-    diagnosis = diagnose(record, incident, earlier=earlier, config=config)
+    trials = _trials_of(incident, events)
+    diagnosis = diagnose(record, incident, earlier=earlier, config=config, trials=trials)
     diagnosis = _as_tried(incident, events) or diagnosis
     plan = make_plan(
         record,
@@ -196,6 +228,7 @@ def _explain(
         earlier=earlier,
         checkpoints=checkpoints,
         framework=framework,
+        trials=trials,
     )
     return IncidentAccount(incident=incident, diagnosis=diagnosis, plan=plan)
 
@@ -273,6 +306,53 @@ def _as_tried(incident: Incident, events: Sequence[Event]) -> Diagnosis | None:
         if causes:
             return Diagnosis(causes=causes)
     return None
+
+
+def _trials_of(incident: Incident, events: Sequence[Event]) -> tuple[TrialResult, ...]:
+    """Return the trials over the onset of an incident that the journal holds, in their order.
+
+    A journal that names no step or outcome of a trial says nothing of it.
+    """
+    begun: dict[str, Mapping[str, Any]] = {}
+    found: list[TrialResult] = []
+    for event in events:
+        d = event.data
+        if event.event == "attempt" and d.get("trial"):
+            begun[event.attempt] = d
+        elif event.event == "outcome" and d.get("trial") and event.attempt in begun:
+            start = begun.pop(event.attempt)
+            at = start.get("parent_step")
+            if isinstance(at, int | float) and at <= incident.onset <= event.step:
+                found.append(_trial(start, d))
+    return tuple(found)
+
+
+def _trial(start: Mapping[str, Any], outcome: Mapping[str, Any]) -> TrialResult:
+    """Return one trial from the two lines that a guard writes of it."""
+    figures, settings = outcome.get("figures"), start.get("settings")
+    told = figures if isinstance(figures, Mapping) else {}
+    asked = settings if isinstance(settings, Mapping) else {}
+    tag = str(start.get("tag") or "")
+    return TrialResult(
+        name=str(start.get("why") or tag).removeprefix("trial: "),
+        held=outcome.get("verdict") == "worked",
+        loss=_number(told.get("loss"), math.nan),
+        expected_loss=_number(told.get("expected"), math.nan),
+        steps=int(_number(told.get("steps"), 0.0)),
+        skipped=start.get("skip") is not None,
+        lr_factor=_number(asked.get("lr_factor"), 1.0),
+        lr_limit=_number(asked.get("lr_limit"), math.nan) if "lr_limit" in asked else None,
+        changed=() if tag in ("", "replay", "other-data", "lower-lr") else (tag,),
+    )
+
+
+def _number(value: object, otherwise: float) -> float:
+    """Return a finite number of a journal line, which holds settings as text."""
+    try:
+        number = float(value) if isinstance(value, str | int | float) else math.nan
+    except (ValueError, OverflowError):
+        return otherwise
+    return number if math.isfinite(number) else otherwise
 
 
 def _cause(told: Mapping[str, Any]) -> Cause:

@@ -9,8 +9,14 @@ data comes in another order:
     sigma    = 1.4826 median |g[k+1] - g[k]| / sqrt(2)
     apart    : |g[k]| > max(5 sigma, noise of one row / 2) + what a falls within a block
 
-in two blocks in a row at least. The last term keeps the first steep rows of two runs, which are a
-few rows apart in time, from being told as a difference.
+in two blocks in a row at least, or
+
+    apart    : |g[k]| > 2 sigma + the same                  on one side in the whole last quarter,
+               |median g[k]| > 5 times the sigma of that quarter, and noise of one row / 2
+
+so that a spike that one run had before, which is in sigma, hides no gap that stays. The last term
+keeps the first steep rows of two runs, which are a few rows apart in time, from being told as a
+difference.
 """
 
 from collections.abc import Sequence
@@ -50,6 +56,8 @@ _SIGMAS = 5.0
 for the spread being estimated from 30 differences."""
 _ROW_SHARE = 0.5
 """Less than half the noise of a row is what two seeds of one run may differ by. Ours."""
+_FEWEST_AT_END = 6
+"""Fewer blocks in the last quarter lie on one side by chance where neighbors go together. Ours."""
 MIN_ROWS = 16
 """Fewer common rows have no noise to compare with."""
 
@@ -236,7 +244,35 @@ def find_partings(a: Floats, b: Floats, *, skip: int = 0) -> tuple[tuple[Parting
         for start, stop in _runs_of(side)
         if stop - start >= 2
     ]
+    if not (found and found[-1].lasts):
+        beyond = np.where(np.abs(level) > 2 * sigma + steep, np.sign(level), 0.0)
+        start = _start_of_end_gap(gap, level, beyond, size, _ROW_SHARE * row)
+        if start is not None:
+            found.append(_parting(gap, kept, size, start, num, level, sigma))
     return tuple(found), float(sigma)
+
+
+def _start_of_end_gap(
+    gap: Floats, level: Floats, beyond: Floats, size: int, least: float
+) -> int | None:
+    """Return the block from which on a gap stays to the end; None where none does.
+
+    Args:
+        gap: float64 [n].
+        level: float64 [n / size], medians of its blocks.
+        beyond: float64 of the same length: on which side a block lies beyond the noise, or 0.
+        size: Rows in a block.
+        least: Gap that two seeds may differ by.
+    """
+    num = len(level)
+    quarter = num // 4
+    if quarter < _FEWEST_AT_END or not beyond[-1] or (beyond[-quarter:] != beyond[-1]).any():
+        return None
+    own = block_median_sigma(gap[(num - quarter) * size : num * size], size)
+    if abs(float(np.median(level[-quarter:]))) <= max(_SIGMAS * own, least):
+        return None
+    other = np.flatnonzero(beyond != beyond[-1])
+    return int(other[-1]) + 1 if len(other) else 0
 
 
 def _rounding(values: Floats) -> float:

@@ -16,6 +16,7 @@ from trimtab.diagnosis.cause_levels import cause_level
 from trimtab.diagnosis.diagnose import Cause
 from trimtab.diagnosis.patterns import name_pattern
 from trimtab.incidents import Incident
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.record import Attempt, RunRecord
 from trimtab.text import finite_json
 
@@ -82,6 +83,7 @@ def incident_to_json(record: RunRecord, told: IncidentAccount) -> dict[str, Any]
     i = told.incident
     return {
         "kind": i.kind,
+        "nature": KIND_BY_NAME[i.kind].nature,
         "also": list(i.also),
         "kinds": [_kind_place(record, k) for k in i.kinds],
         "attempt": i.attempt,

@@ -18,7 +18,7 @@ from trimtab.analysis.ending import ending_of
 from trimtab.analysis.frames import is_columns, record_of_columns
 from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.verdict import Ending
-from trimtab.checkpoints.layouts import find_checkpoints, own_checkpoints
+from trimtab.checkpoints.find import find_checkpoints, own_checkpoints
 from trimtab.chronicle.dismissals import dismissals
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.configs import read_config

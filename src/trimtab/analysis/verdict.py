@@ -178,8 +178,11 @@ def judgement_of(
         sorted(
             name
             for name in logged - judged_signals - _DERIVED
+            # Each data set's loss is judged by `data_sets`.
+            if not name.startswith(("loss/", "val_loss/"))
             # Without a judge it is not known what it reads.
-            if judged_signals and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")
+            and judged_signals
+            and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")
         )
     )
     unread = {masked_text(key): count for key, count in record.unread.items()}

@@ -28,6 +28,7 @@ from typing import Any, Literal
 
 from trimtab.durable import make_folder, move, sync_file, sync_folder, write_whole
 from trimtab.errors import ActError, ReadError
+from trimtab.plan.rollback import Grade
 
 __all__ = [
     "CheckpointOnDisk",
@@ -51,8 +52,6 @@ __all__ = [
     "step_of",
     "verify",
 ]
-
-Grade = Literal["healthy", "suspect", "poisoned"]
 
 FilesSeen = tuple[tuple[str, int, int], ...]
 """Path, size in bytes and time of change of each file of a folder."""

@@ -130,6 +130,7 @@ class Mailbox:
         Raises:
             OSError: It cannot be opened.
         """
+        self._path = path
         self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
         self._offset = 0
 
@@ -138,7 +139,14 @@ class Mailbox:
 
         Half a line is left for the next call; what is no answer is passed over.
         """
-        size = os.fstat(self._descriptor).st_size
+        found = os.fstat(self._descriptor)
+        if not found.st_nlink:  # somebody put another file in its place
+            again = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+            os.close(self._descriptor)
+            self._descriptor, self._offset, found = again, 0, os.fstat(again)
+        size = found.st_size
+        if size < self._offset:  # somebody cut it: what stands there now was not read
+            self._offset = 0
         if size <= self._offset:
             return ()
         data = os.pread(self._descriptor, min(size - self._offset, _MOST_READ_BYTES), self._offset)

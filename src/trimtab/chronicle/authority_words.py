@@ -1,11 +1,11 @@
 """Sentences for what was staged, answered, announced, or changed without being announced."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from trimtab.chronicle.journal import Event
 from trimtab.text import number, plain
 
-__all__ = ["AUTHORITY_EVENTS", "authority_words"]
+__all__ = ["AUTHORITY_EVENTS", "authority_words", "unannounced_changes"]
 
 AUTHORITY_EVENTS = ("staged", "answered", "setting-changed", "expected", "shadow")
 """Events that `authority_words` has a sentence for."""
@@ -43,6 +43,19 @@ def authority_words(event: Event) -> str:
                 f" {number(d.get('wasted_steps'))}"
             )
     return ""
+
+
+def unannounced_changes(events: Iterable[Event]) -> tuple[str, ...]:
+    """Return the settings that changed without being announced, each with its step, in order.
+
+    A step that was done again after a rollback tells the same change once.
+    """
+    told = (
+        f"{_change(e.data)} at step {number(e.step)}"
+        for e in events
+        if e.event == "setting-changed" and not e.data.get("announced")
+    )
+    return tuple(dict.fromkeys(told))
 
 
 def _change(d: Mapping[str, object]) -> str:

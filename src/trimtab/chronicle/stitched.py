@@ -324,7 +324,9 @@ def write_curve(curve: StitchedCurve, path: Path) -> str:
             curve.to_parquet(path)
             return f"{rows} in {path}"
         if path.suffix:
-            raise ConfigError(f"{path}: expected .csv, .parquet, or a folder for TensorBoard")
+            raise ConfigError(
+                f"{path}: expected .csv, .parquet, .svg, .png, .html, or a folder for TensorBoard"
+            )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise ConfigError(f"{path}: is not an empty folder; give a new one")
         curve.to_tensorboard(path)

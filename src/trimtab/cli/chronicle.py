@@ -18,6 +18,13 @@ from trimtab.errors import ConfigError, ReadError
 from trimtab.masking import masked
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
+from trimtab.report.curve_picture import (
+    SUFFIXES,
+    beside,
+    change_of,
+    picture_of,
+    write_picture,
+)
 from trimtab.report.logbook_page import attempt_pictures, render_logbook_page
 from trimtab.text import finite_json, plain
 
@@ -74,7 +81,30 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "--curve",
         metavar="PATH",
         type=Path,
-        help="write it there instead of a logbook: .csv, .parquet, or a folder for TensorBoard",
+        help="write it there instead of a logbook: .csv, .parquet, a folder for TensorBoard, or a"
+        " picture of all signals: .svg, .png, .html",
+    )
+    curve.add_argument(
+        "--change",
+        metavar="ATTEMPT",
+        help="as a picture: that attempt and the one before it, laid upon each other at the change,"
+        " with the means before and after",
+    )
+    curve.add_argument(
+        "--window", metavar="STEPS", type=float, help="with --change: so far to each side"
+    )
+    curve.add_argument(
+        "--beside",
+        metavar="RUN",
+        type=Path,
+        help="as a picture: the loss of another run, such as a smaller model, beside it; prints"
+        " the gap",
+    )
+    curve.add_argument(
+        "--at",
+        metavar="X",
+        type=float,
+        help="with --beside: where the gap is read; default: the end",
     )
     curve.add_argument(
         "--dead", action="store_true", help="also the rows that rollbacks undid, marked as such"
@@ -102,6 +132,8 @@ def run(arguments: argparse.Namespace) -> int:
     lineage = lineage_of(events, record)
     if arguments.diff:
         tell(_diff(lineage, *arguments.diff))
+    elif arguments.curve is None and (arguments.change or arguments.beside):
+        raise ConfigError("--change and --beside draw a picture; give --curve PATH.svg, too")
     elif arguments.curve is not None:
         tell(_write_curve(arguments, record, lineage, unread))
     elif arguments.json or arguments.format == "json":
@@ -192,6 +224,9 @@ def _write_curve(
 ) -> str:
     if record is None:
         raise ReadError(unread or f"{arguments.run_directory}: has no samples, so no curve")
+    if arguments.change is not None:
+        found = change_of(record, arguments.change, window_steps=arguments.window)
+        return write_picture(found, arguments.curve)
     curve = stitched(
         record,
         lineage=lineage,
@@ -200,6 +235,18 @@ def _write_curve(
         last=arguments.last,
         dead=arguments.dead,
     )
+    title = arguments.run_directory.absolute().name
+    if arguments.beside is not None:
+        other = stitched(
+            read_run(arguments.beside),
+            along=arguments.by,
+            first=arguments.first,
+            last=arguments.last,
+        )
+        names = title, arguments.beside.absolute().name
+        return write_picture(beside(curve, other, names=names, at=arguments.at), arguments.curve)
+    if arguments.curve.suffix in SUFFIXES:
+        return write_picture(picture_of(curve, title=title), arguments.curve)
     return write_curve(curve, arguments.curve)
 
 

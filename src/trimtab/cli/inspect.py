@@ -23,6 +23,7 @@ from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.errors import ConfigError, ReadError
 from trimtab.kinds import severity_rank
 from trimtab.readers import read_each
+from trimtab.readers.given_columns import columns_given, missing_column, parse_columns
 from trimtab.record import RunRecord
 from trimtab.report.html import render_html
 from trimtab.report.overview import OverviewLine, overview_line, render_overview
@@ -97,6 +98,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, judge and print every path; one that cannot be read does not stop the others."""
+    with columns_given(parse_columns(arguments.columns)):
+        return _inspect(arguments)
+
+
+def _inspect(arguments: argparse.Namespace) -> int:
     beside = read_beside(
         config=arguments.config, checkpoints=arguments.checkpoints, against=arguments.against
     )
@@ -124,6 +130,8 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
     fails, num_told, hint = False, 0, (-1, "")
     started = time.perf_counter()
     for path, found in _read_all(arguments.paths):
+        if isinstance(found, RunRecord) and (lacks := missing_column(found)):
+            found = ReadError(f"{path}: {lacks}; correct --columns")
         if isinstance(found, ReadError):
             errors.append((path, str(found)))
             bar.stop()

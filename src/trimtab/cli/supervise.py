@@ -1,6 +1,8 @@
 """`trimtab supervise -- COMMAND`: run a training command, restart it where that helps."""
 
 import argparse
+import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,7 +10,9 @@ from trimtab.errors import ConfigError
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
 from trimtab.plan.policy import Policy
 from trimtab.supervise.settings import SuperviseSettings, read_policy, read_settings
+from trimtab.supervise.slurm import COME_BACK, come_back
 from trimtab.supervise.supervisor import Job, supervise
+from trimtab.text import plain
 
 __all__ = ["add", "run"]
 
@@ -66,6 +70,12 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         default="adopt",
         help="what to do with a command whose supervisor was killed",
     )
+    parser.add_argument(
+        "--slurm",
+        choices=COME_BACK,
+        default="never",
+        help="inside a SLURM job that was ended in the midst: requeue it, or submit the next one",
+    )
     parser.add_argument("--exec", metavar="CMD", dest="alert", help="as for watch")
     parser.add_argument("--webhook", metavar="URL", help="as for watch")
     parser.add_argument("argv", metavar="-- CMD ...", nargs=argparse.REMAINDER)
@@ -97,4 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
     command = () if arguments.alert is None else parse_command(arguments.alert)
     url = "" if arguments.webhook is None else parse_url(arguments.webhook)
     with Alarm(command=command, url=url) as alarm:
-        return supervise(job, settings, policy=policy, alarm=alarm if command or url else None)
+        status = supervise(job, settings, policy=policy, alarm=alarm if command or url else None)
+    if said := come_back(arguments.slurm, arguments.run_folder, status, os.environ):
+        sys.stderr.write(f"trimtab supervise: {plain(said)}\n")
+    return status

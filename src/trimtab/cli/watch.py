@@ -13,10 +13,13 @@ from trimtab.analysis.source import Beside, read_beside
 from trimtab.analysis.verdict import FAIL_ON
 from trimtab.cli.detectors import add_detector_options, judge_of
 from trimtab.cli.output import tell
+from trimtab.cli.watch_digest import digest
 from trimtab.kinds import severity_rank
 from trimtab.masking import masked
 from trimtab.monitor.follow import Update, Watch
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
+from trimtab.monitor.prometheus import Exporter, parse_target
+from trimtab.readers.given_columns import columns_given, parse_columns
 from trimtab.record import axis_word
 from trimtab.report.wording import final_loss, verdict_line
 from trimtab.text import finite_json, number
@@ -35,11 +38,27 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document a line (docs/formats.md)"
     )
+    parser.add_argument(
+        "--prometheus",
+        metavar="PORT|FILE",
+        help="also tell Prometheus: on this port of the loopback address, or in a file *.prom",
+    )
+    parser.add_argument(
+        "--digest",
+        action="store_true",
+        help="print what the last 24 hours brought, and whether somebody must look; then end",
+    )
     parser.set_defaults(run=run)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options of a watch; `inspect --follow` takes the same."""
+    parser.add_argument(
+        "--columns",
+        metavar="NAME=COLUMN,...",
+        default="",
+        help="what columns of a table or keys of JSON lines mean: loss=Verlust,step=Schritt",
+    )
     parser.add_argument(
         "--interval", metavar="S", type=float, default=5.0, help="seconds between looks"
     )
@@ -79,8 +98,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Follow until interrupted."""
+    if arguments.digest:
+        tell(digest(arguments.path))
+        return 0
     beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
-    return follow(arguments.path, arguments, beside)
+    with columns_given(parse_columns(arguments.columns)):
+        return follow(arguments.path, arguments, beside)
 
 
 def follow(
@@ -94,6 +117,14 @@ def follow(
     """Watch one path and return the exit code; Ctrl-C ends it with the state."""
     command = () if options.command is None else parse_command(options.command)
     url = "" if options.webhook is None else parse_url(options.webhook)
+    target = getattr(options, "prometheus", None)
+    exporter = None if target is None else Exporter(parse_target(target), path, clock)
+
+    def after_look(seconds: float) -> None:
+        if exporter is not None:
+            exporter.tell(watch)
+        sleep(seconds)
+
     watch = Watch(
         path,
         interval_s=options.interval,
@@ -102,7 +133,7 @@ def follow(
         beside=beside,
         judge=judge_of(options),
         clock=clock,
-        sleep=sleep,
+        sleep=after_look,
     )
     with Alarm(command=command, url=url) as alarm:
         printer = _Printer(alarm, options)
@@ -111,6 +142,9 @@ def follow(
                 printer.show(update)
         for update in watch.settle():
             printer.show(update)
+        if exporter is not None:
+            exporter.tell(watch)
+            exporter.close()
         return printer.finish(watch)
 
 

@@ -18,12 +18,14 @@ from trimtab.crash.lines import (
     is_python_warning,
     is_record_object,
     is_traceback_start,
+    names_a_failure,
     nan_progress,
     progress,
     rank_of,
     shape_of,
     torchrun_rank,
 )
+from trimtab.crash.stack import raised_name, raised_where
 from trimtab.crash.table import (
     LEVELS,
     CrashPattern,
@@ -56,6 +58,9 @@ _MINOR_LINES: Final = 12
 _CONTEXT: Final = 40
 """Lines around the fault that may name its rank and its host."""
 
+_LAST_LINES: Final = 30
+"""Lines at the end of a log of which one that names a failure in unknown words ended the job."""
+
 _WORD = re.compile(r"[a-z]+")
 
 _WRAPPERS: Final = frozenset(
@@ -70,9 +75,9 @@ class CrashReport:
     """What ended a run, as its last lines tell it."""
 
     crash_class: str
-    """One of `trimtab.crash.CRASH_CLASSES`."""
+    """One of `trimtab.crash.CRASH_CLASSES`; `unknown`: it failed, in words that no row knows."""
     who_must_act: WhoMustAct
-    """`transient` (a restart is enough), `node`, `code`, `config`, `data` or `numeric`."""
+    """`transient` (a restart is enough), `node`, `code`, `config`, `data`, `numeric`, `unknown`."""
     line: str
     """The line that says it, cleaned; text of the log: escape it before printing."""
     line_number: int
@@ -97,7 +102,7 @@ class CrashReport:
         """What ended the run and how the line tells, in one sentence."""
         if self.origin == "elsewhere":
             return f"{self.says}; the line is the echo of a fault on another rank or host"
-        if not self.sure:
+        if not self.sure and self.origin != "here" and self.crash_class != "unknown":
             return f"{self.says}; the line does not name the fault itself"
         return self.says
 
@@ -134,7 +139,8 @@ def classify(
         patterns: Rows to use instead of the table's, the more special first.
 
     Returns:
-        The report, or None: a run that ended well, or for a reason that no row knows.
+        The report, or None: nothing at the end tells of a failure. A traceback that is cut, a
+        `SystemExit`, or an end in words that no row knows is the class `unknown`.
 
     NaN in records of training at the very end is the class `numeric`.
     Cost: O(lines x rows) substring searches, some 20 ms for 2,000 lines; nothing is kept.
@@ -151,6 +157,7 @@ def classify(
     broken = _broken_numbers(texts)
     if broken is not None:
         hits.append(broken)
+    hits = hits or _alive(texts, _unknown_ends(texts))
     if not hits:
         return None
     best = min(hits, key=lambda hit: hit.order)
@@ -165,6 +172,10 @@ def _hits(texts: list[str], rows: Sequence[CrashPattern]) -> Iterator[_Hit]:
         for index in searched.places(pattern):
             text = texts[index]
             if index in taken or not (pattern.regex is None or pattern.regex.search(text)):
+                continue
+            if pattern.place is not None and not (
+                exception_name(text) and pattern.place.search(raised_where(texts, index))
+            ):
                 continue
             taken.add(index)
             if not (is_calm(text) and pattern.level in ("error", "end", "minor")):
@@ -233,11 +244,13 @@ def _exceptions(texts: list[str], taken: set[int]) -> Iterator[_Hit]:
     """Yield the exceptions of Python that no row names, where a traceback stands before them."""
     traceback = -_CONTEXT * 2
     ignored = False
+    raised: tuple[int, str] | None = None
     for index, text in enumerate(texts):
         if is_traceback_start(text):
             traceback = index
             ignored = index > 0 and "Exception ignored in" in texts[index - 1]
-        name = exception_name(text)
+            raised = raised_name(texts, index)
+        name = raised[1] if raised is not None and raised[0] == index else exception_name(text)
         if name is None or index in taken or ignored:
             continue
         if name.rsplit(".", 1)[-1] in _WRAPPERS:
@@ -273,6 +286,27 @@ def _alive(texts: list[str], hits: list[_Hit]) -> list[_Hit]:
         if records >= _SURVIVED_RECORDS or others >= _SURVIVED_LINES:
             break
     return [hit for hit in hits if hit.index in after and not _survived(hit, *after[hit.index])]
+
+
+def _unknown_ends(texts: list[str]) -> list[_Hit]:
+    """Return what tells of a failure in the last lines, where no row of the table knows it."""
+    last = range(max(len(texts) - _LAST_LINES, 0), len(texts))
+    found = [index for index in last if names_a_failure(texts[index])]
+    cut = next((i for i in range(len(texts) - 1, -1, -1) if is_traceback_start(texts[i])), -1)
+    ignored = cut > 0 and "Exception ignored in" in texts[cut - 1]
+    if cut >= 0 and not ignored and all(map(is_frame, texts[cut + 1 :])):
+        found.append(cut)
+    return [
+        _Hit(
+            index=index,
+            crash_class="unknown",
+            act="unknown",
+            level="minor",
+            pattern="unknown",
+            do=None,
+        )
+        for index in found
+    ]
 
 
 def _survived(hit: _Hit, records: int, others: int) -> bool:

@@ -12,6 +12,7 @@ __all__ = [
     "is_python_warning",
     "is_record_object",
     "is_traceback_start",
+    "names_a_failure",
     "nan_progress",
     "progress",
     "rank_of",
@@ -61,6 +62,23 @@ _PROGRESS = re.compile(
 
 _NAN = re.compile(
     r"(?:loss|norm|nll|ctc)\w*['\"]?\s*(?:[:=|]|\s)\s*(?:[+-]?(?:nan|inf))\b", re.IGNORECASE
+)
+
+_FAILURE = re.compile(
+    r"^\W{0,3}(?:ERROR|FATAL|CRITICAL|PANIC|FAILURE|FAILED|E\d{4})\b(?! rate)(?!\W*\d*\.?\d+\b)"
+    r"|^[^|\n]{0,80}[\[|\s](?:ERROR|FATAL|CRITICAL)(?:\]|[|:] )"
+    r"|^(?:[\w./-]{1,60}: ){0,3}(?i:(?:fatal|internal|system|unrecoverable)[ -]error\b"
+    r"|(?:error|fatal|panic): (?!\W*\d)|abort(?:ed|ing)\b(?! (?:on|if|when))|killed$|terminated$"
+    r"|crashed\b)"
+    # A severity as glog writes it, a class with its package, a check that failed, a bare stack.
+    r"|^\[?[EF]\d{0,4} [\w/.:-]{2,}|^(?:[a-z_]\w*\.){1,6}[A-Z]\w+: "
+    r"|\b(?i:(?:check|assertion)\b[^\n]{0,80}\bfailed\b)|\bFAILED\s*$"
+    r"|^\s*frame #\d+: |\+0x[0-9a-f]+/0x[0-9a-f]+"
+    r"|\bSystemExit(?:: ?(?!0\s*$)\S|\s*$)"
+    r"|(?i:\bexit(?:ed|ing|s)?(?: \w+){0,3} (?:with )?(?:exit )?(?:code|status) ?[=:]? ?-?[1-9])"
+    r"|(?i:\bcore dumped\b|\bSIG(?:ABRT|SEGV|BUS|ILL|FPE|KILL)\b|\bunhandled exception\b)"
+    r"|(?i:\b(?:job|training|run|process|worker|node|task|rank \d+) (?:has |was |is )?"
+    r"(?:failed|aborted|crashed|killed|died|lost)\b)"
 )
 
 _FINISH = re.compile(
@@ -169,6 +187,18 @@ def is_record_object(line: str) -> bool:
 def shape_of(line: str) -> str:
     """Return the beginning of the line without its numbers: records of one kind share it."""
     return _DIGITS.sub("0", line[:160])
+
+
+def names_a_failure(line: str) -> bool:
+    """Return whether the line says in the words of any program that something ended in failure.
+
+    Words such as `error` stand in many harmless lines; they count as the level or the head of a
+    message, and not in a record of training, an information or a warning.
+    """
+    body = unlabelled(line)
+    if progress(line) or is_calm(line) or is_calm(body) or is_python_warning(line):
+        return False
+    return any(_FAILURE.search(text) for text in (line, body)) and not is_record_object(body)
 
 
 def progress(line: str) -> bool:

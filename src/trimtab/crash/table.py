@@ -18,7 +18,7 @@ __all__ = [
     "crash_patterns",
 ]
 
-WhoMustAct = Literal["transient", "node", "code", "config", "data", "numeric"]
+WhoMustAct = Literal["transient", "node", "code", "config", "data", "numeric", "unknown"]
 """Who has to act; `transient`: nobody, a restart is enough."""
 
 Level = Literal["cause", "error", "end", "echo", "minor"]
@@ -44,6 +44,7 @@ CRASH_CLASSES: Final[tuple[str, ...]] = (
     "preempt_timelimit",
     "python_error",
     "storage",
+    "unknown",
     "user_error",
 )
 
@@ -68,6 +69,8 @@ class CrashPattern:
     """Lower-case texts; a line without all of them is not looked at."""
     source: str | None = None
     """The regular expression as written; None: one of `any` is enough."""
+    where: str | None = None
+    """An expression for where an exception was raised (`trimtab.crash.stack`); None: anywhere."""
     do: str | None = None
     """What to do, if the class's advice is not enough."""
 
@@ -80,6 +83,11 @@ class CrashPattern:
     def regex(self) -> re.Pattern[str] | None:
         """The compiled expression; compiled only when a line holds one of `any`."""
         return re.compile(self.source, re.IGNORECASE) if self.source else None
+
+    @cached_property
+    def place(self) -> re.Pattern[str] | None:
+        """The compiled expression of `where`."""
+        return re.compile(self.where, re.IGNORECASE) if self.where else None
 
 
 @cache
@@ -104,6 +112,7 @@ def crash_patterns() -> tuple[CrashPattern, ...]:
             level=row["level"],
             any=tuple(row["any"]),
             source=row.get("regex"),
+            where=row.get("where"),
             do=row.get("do"),
         )
         for row in _document()["pattern"]

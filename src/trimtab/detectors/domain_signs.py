@@ -22,9 +22,16 @@ def _any_logged(*signals: str) -> tuple[Clause, ...]:
 
 
 _ROLLOUTS = (
-    "reward", "reward_std", "completion_length", "policy_clip_share", "zero_variance_share",
-    "advantage_std", "advantage_mean", "truncated_share", "policy_kl",
-)  # fmt: skip
+    "reward",
+    "reward_std",
+    "completion_length",
+    "policy_clip_share",
+    "zero_variance_share",
+    "advantage_std",
+    "advantage_mean",
+    "truncated_share",
+    "policy_kl",
+)
 
 _RL: tuple[DomainSign, ...] = (
     DomainSign(

@@ -33,6 +33,9 @@ MOST_POINTS = 600
 STEP_SIGMA = 6.0
 STEP_SHARE = 0.04
 MIN_STEPS = 2
+MOST_PARTS = 8
+PART_SHARE = 0.4
+"""Of the step of the longer period that those of a shorter one must have. Ours."""
 ROUND_CORRELATION = 0.6
 ROUND_SIGMA = 6.0
 ROUND_PERIODS = 4
@@ -75,7 +78,7 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
     share = down / np.maximum(np.abs(levels[:-width]), 1e-12)
     sigma = max(mad_sigma(share), 1e-12)
     bar = max(STEP_SIGMA * sigma, STEP_SHARE)
-    best: tuple[float, int] | None = None
+    hits: list[tuple[float, float, int]] = []
     for period in range(2 * width + 1, num // MIN_STEPS):
         at = np.arange(period, num - width, period)
         if len(at) < MIN_STEPS:
@@ -83,7 +86,7 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
         # A boundary lies within a block or two of its place.
         near = [share[max(0, t - width - 2) : t - width + 3].max() for t in at.tolist()]
         weakest = float(min(near))
-        if weakest < bar:
+        if weakest < STEP_SHARE:
             continue
         between = np.ones(len(share), dtype=np.bool_)
         for t in at.tolist():
@@ -92,11 +95,10 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
         between[: period // 2] = False
         if between.sum() < 4 or float(np.median(share[between])) > 0.25 * weakest:
             continue
-        if best is None or weakest > best[0]:
-            best = weakest, period
-    if best is None:
+        hits.append((weakest, sum(near) / len(near), period))
+    if not hits or max(hits)[0] < bar:
         return None
-    weakest, period = best
+    weakest, _, period = _shortest(hits)
     onset = int(rows[min(period * size, len(rows) - 1)])
     fell = _validation_falls(record, onset, int(rows[-1]))
     steps = (num - width - 1) // period
@@ -118,6 +120,21 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
             " each pass over the data is learned by heart a little more (in hindsight)"
         ),
     )
+
+
+def _shortest(hits: list[tuple[float, float, int]]) -> tuple[float, float, int]:
+    """Return (weakest step, mean step, period) of the largest steps, or of each pass within them.
+
+    Every second step of a staircase is one, too, and larger where the first step is the smallest.
+    """
+    best = max(hits)
+    for parts in range(MOST_PARTS, 1, -1):
+        near = [h for h in hits if abs(h[2] * parts - best[2]) <= parts]
+        # By the mean: the weakest step is the same a row off its place.
+        first = max(near, key=lambda h: h[1], default=None)
+        if first is not None and first[0] >= PART_SHARE * best[0]:
+            return first
+    return best
 
 
 def _validation_falls(record: RunRecord, first: int, last: int) -> bool:
@@ -182,17 +199,32 @@ def _period(loss: Floats) -> int | None:
     scaled = rho[lags] * num / pairs
     bar = np.maximum(ROUND_CORRELATION, ROUND_SIGMA / np.sqrt(pairs))
     twice = rho[np.minimum(2 * lags, num - 1)] * num / np.maximum(num - 2 * lags, 1)
-    hits = np.flatnonzero((scaled > bar) & (twice > ROUND_CORRELATION))
+    # Differences of a smooth or rounded loss go together at every short lag: what comes round comes
+    # apart in between.
+    between = np.minimum.accumulate(rho[1:])[lags - 2]
+    hits = np.flatnonzero((scaled > bar) & (twice > ROUND_CORRELATION) & (2 * between < scaled))
     return int(lags[hits[0]]) if len(hits) else None
 
 
 def _sets_in(loss: Floats, period: int) -> int:
     """Return the position from which the losses repeat with this period."""
     steps = np.diff(loss)
-    scale = max(mad_sigma(steps[len(steps) // 2 :]), 1e-12)
-    same = np.abs(steps[period:] - steps[:-period]) < scale
-    # From the end backwards, while most steps of a period are those of the one before.
-    at = len(same)
-    while at >= period and same[at - period : at].mean() > 0.6:
+    # From the end backwards, while the steps of a period go with those of the next. Correlated, so
+    # that rows of less noise before the fault do not pass for equal.
+    at = len(steps) - period
+    while at >= period and _alike(steps[at - period : at], steps[at : at + period]):
         at -= period
-    return min(at, len(loss) - 1)
+    # That is where the batches came first, to within a period; from their return on they repeat.
+    apart = np.abs(steps[period:] - steps[:-period])
+    again = min(at + period, len(apart) - 1)
+    bound = max(4 * median(apart[again:]), 0.2 * mad_sigma(steps[again:]))
+    before = max(at - period, 0)
+    other = np.flatnonzero(apart[before:again] > bound)
+    first = before + int(other[-1]) + 1 if len(other) else before
+    return min(first + period, len(loss) - 1)
+
+
+def _alike(x: Floats, y: Floats) -> bool:
+    x, y = x - x.mean(), y - y.mean()
+    norm = float(np.sqrt((x @ x) * (y @ y)))
+    return norm > 0 and float(x @ y) / norm > ROUND_CORRELATION

@@ -4,11 +4,12 @@ Training noise never prints the same loss hundreds of times in a row. One value 
 (and for four times longer than this log ever repeated one before: trackers fill gaps with the last
 value) is reported once, when it is reached, and again when the signal moves on.
 
-A frozen loss means that nothing is learned, or that the value is no loss: a sentinel printed by a
-rank that does not know it, a broken reduction. It is a warning. A norm that stays constant (0.000:
-not wired) blinds those who rely on it and does the run no harm: a note. So is a loss that came down
-into its last printed digit, which is distinguished from a jump by the smallest change printed
-before.
+A loss that becomes exactly 0 is no loss: nothing is averaged, or a trainer prints NaN so. It is
+told after `min_zero_rows`. Another frozen loss means that nothing is learned, or a sentinel
+printed by a rank that does not know it, a broken reduction. It is a warning. A norm that stays
+constant (0.000: not wired) blinds those who rely on it and does the run no harm: a note. So is a
+loss that came down into its last printed digit, which is distinguished from a jump by the smallest
+change printed before.
 """
 
 import math
@@ -55,6 +56,8 @@ class FrozenDetector:
     min_rows: int = 200
     """A signal with no variance over 200 steps is dead, not healthy (tr1-13B printed 0.000)."""
     min_loss_rows: int = 50
+    min_zero_rows: int = 16
+    """For a loss that jumped to exactly 0, which a sound one does not. Ours."""
     digits: float = 20.0
     """A value below this many of the smallest printed changes is frozen by rounding."""
 
@@ -103,7 +106,7 @@ class FrozenDetector:
         steps = np.abs(values[starts] - before[starts])
         lengths = np.diff(np.append(starts, len(values)))
         s, findings = self._repeat(i, s, series, 0, int(starts[0]) if len(starts) else len(values))
-        at, least = 0, min(self.min_rows, self.min_loss_rows)
+        at, least = 0, min(self.min_rows, self.min_loss_rows, self.min_zero_rows)
         for k in (*np.flatnonzero(lengths >= least).tolist(), len(starts)):
             if k > at:  # runs too short to report; the one before them may be over
                 first, last = int(starts[at]), int(starts[k - 1])
@@ -163,8 +166,15 @@ class FrozenDetector:
 
     def _bar(self, i: int, s: Frozen) -> int:
         rows = self.min_loss_rows if self.signals[i] == "loss" else self.min_rows
+        if self._is_zero(i, s):
+            rows = self.min_zero_rows
         # A tracker that repeats values for 30 rows at a time does so again.
         return max(rows, 4 * s.longest)
+
+    def _is_zero(self, i: int, s: Frozen) -> bool:
+        """Whether this is a loss that jumped to exactly 0, from values that were none."""
+        moved = math.isfinite(s.least) and s.before > 0 and not self._rounded(s)
+        return self.signals[i] == "loss" and s.value == 0 and moved
 
     def _severity(self, i: int, s: Frozen, *, closed: bool) -> Severity:
         if closed and math.isinf(s.least):
@@ -182,8 +192,12 @@ class FrozenDetector:
         signal = self.signals[i]
         since = "from the first row on" if math.isinf(s.least) else "repeated digit for digit"
         meaning = "" if signal == "loss" else "; do not rely on it"
+        text = f"{signal} is {s.value:g} in {s.num_rows} rows, {since}{meaning}"
+        zero = self._is_zero(i, s)
+        if zero:
+            text = f"loss {s.before:.4g} → 0, exactly 0 in {s.num_rows} rows"
         return Finding(
-            detector=self.name,
+            detector="zero-loss" if zero else self.name,
             kind="frozen-signal",
             signal=signal,
             severity=self._severity(i, s, closed=closed),
@@ -199,5 +213,5 @@ class FrozenDetector:
             expected=s.before if math.isfinite(s.before) else s.value,
             score=s.num_rows / self._bar(i, s) * 6.0,
             closed=closed,
-            text=f"{signal} is {s.value:g} in {s.num_rows} rows, {since}{meaning}",
+            text=text,
         )

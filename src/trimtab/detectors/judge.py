@@ -23,6 +23,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.after_change import AfterChangeDetector
 from trimtab.detectors.batch import BatchDetector
 from trimtab.detectors.clip_phase import ClipPhaseDetector
 from trimtab.detectors.contract import (
@@ -94,6 +95,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     RoughStartDetector(),
     SilentNanDetector(),
     HeldOutDetector(),
+    AfterChangeDetector(),
 )
 """The built-in detectors with their default settings."""
 
@@ -134,6 +136,11 @@ class Judge:
         return tuple(
             np.array([self.signals.index(n) for n in d.signals], np.intp) for d in self.detectors
         )
+
+    @cached_property
+    def _built_in(self) -> tuple[bool, ...]:
+        """Which detectors are built in: looked up for each row, each time with many comparisons."""
+        return tuple(d in DETECTORS for d in self.detectors)
 
     @cached_property
     def _patterns(self) -> dict[tuple[str, ...], list[tuple[int, NDArray[np.bool_]]]]:
@@ -189,15 +196,15 @@ class Judge:
         packed = np.array([values.get(name, math.nan) for name in self.signals], dtype=np.float64)
         states, found = list(state.states), list[Finding]()
         for k, present in self._present(tuple(values)):
-            detector = self.detectors[k]
-            if detector.name in skip:
+            detector, built_in = self.detectors[k], self._built_in[k]
+            if skip and detector.name in skip:
                 continue
             row = Row(index, step, packed.take(self._places[k]), present)
             try:
                 new, given = detector.update(states[k], row)
-                findings = given if detector in DETECTORS else _checked(detector, given)
+                findings = given if built_in else _checked(detector, given)
             except Exception as error:
-                if spare is not None and detector not in DETECTORS:
+                if spare is not None and not built_in:
                     spare(detector, error)
                     continue
                 raise _named(detector, index, error) from error
@@ -278,8 +285,8 @@ def _named(detector: AnyDetector, row: int, error: Exception) -> Exception:
     if isinstance(error, TrimtabError) or detector in DETECTORS:
         return error
     return ConfigError(
-        f"detector {detector.name!r} failed at row {row} or later ({type(error).__name__}: {error}); "
-        "mend it, or leave it out"
+        f"detector {detector.name!r} failed at row {row} or later"
+        f" ({type(error).__name__}: {error}); mend it, or leave it out"
     )
 
 

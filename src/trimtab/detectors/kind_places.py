@@ -71,7 +71,7 @@ def kind_places(
 
     Cost: some 300 rows of three signals, whatever the length of the record.
     """
-    found = [_of(f) for f in members if f.severity != "info" or f.signal in LOOKED_AT]
+    found = [_of(f, own) for f in members if f.severity != "info" or f.signal in LOOKED_AT]
     for signal in LOOKED_AT:
         if signal != own.signal and all(p.signal != signal for p in found):
             seen = _look(record, signal, own, attempt)
@@ -82,9 +82,12 @@ def kind_places(
     return tuple(kept.values())[:MOST]
 
 
-def _of(f: Finding) -> KindPlace:
+def _of(f: Finding, own: KindPlace) -> KindPlace:
     kind = f.kind
-    if f.signal == "grad_norm" and kind in ("spike", "unrecovered-spike", "batch-outlier"):
+    if kind == "batch-outlier" and f.signal == "loss" and _goes_with(f, own):
+        # An odd batch is over in its own row; this one came with trouble of another signal.
+        kind = "spike"
+    elif f.signal == "grad_norm" and kind in ("spike", "unrecovered-spike", "batch-outlier"):
         # The spike rule watches every signal under one name; in words it is the norm's.
         kind = _norm_kind(f.value / f.expected if f.expected > 0 else math.inf)
     elif f.signal == "grad_norm" and kind in ("shift", "drift"):
@@ -99,6 +102,13 @@ def _of(f: Finding) -> KindPlace:
         end_row=f.end_row,
         end=f.end,
     )
+
+
+def _goes_with(f: Finding, own: KindPlace) -> bool:
+    """Whether an outlying loss lies where norm or scale were in trouble; a slow drift is none."""
+    last = own.onset_row if own.end_row is None else own.end_row
+    near = own.onset_row - NEAR_ROWS <= f.onset_row <= last + NEAR_ROWS
+    return near and own.kind in ("scale-collapse", "grad-spike", "grad-explosion")
 
 
 def _norm_kind(ratio: float) -> str:

@@ -10,7 +10,8 @@ of why nothing is learned, of which there are three:
 
 The losses are folded into at most 32 blocks, which grow with the log, so the memory is bounded.
 Flat means that the last quarter of the blocks lies within noise, and within 3 %, of the first. It
-is judged from `min_rows` rows on, and not while the rate still rises to new highs, up to
+is judged from `min_rows` rows on, from `sure_rows` where the sign is exact, and not while the rate
+still rises to new highs, up to
 `late_rows`; told once, and again if the loss falls after all. ln k is a rule for losses that have a
 natural zero, so a record with a negative loss is not judged by it.
 
@@ -30,8 +31,38 @@ __all__ = ["NeverLearnsDetector", "NeverLearnsState", "classes_guessed"]
 
 _MOST_BLOCKS = 32
 _FIRST_BLOCK = 3
-_CLASSES = (2, 3, 4, 10, 26, 27, 50, 64, 80, 97, 100, 101, 112, 113, 114, 200, 256, 257, 258, 365, 512,
-            1000, 1001, 1024, 2048, 4096, 8192)  # fmt: skip
+_CLASSES = tuple(
+    int(n)
+    for n in [
+        "2",
+        "3",
+        "4",
+        "10",
+        "26",
+        "27",
+        "50",
+        "64",
+        "80",
+        "97",
+        "100",
+        "101",
+        "112",
+        "113",
+        "114",
+        "200",
+        "256",
+        "257",
+        "258",
+        "365",
+        "512",
+        "1000",
+        "1001",
+        "1024",
+        "2048",
+        "4096",
+        "8192",
+    ]
+)
 """Usual numbers of classes: pairs, digits, letters, bytes, image sets, primes in arithmetic tasks.
 Few among the small ones, where every level would be near one."""
 _SURELY_A_GUESS = 9.0
@@ -40,6 +71,11 @@ _LARGEST = 14.0
 """ln of a million: no vocabulary is larger, and what is above is no loss in nats."""
 _CHANCE_SHARE = 0.004
 """How near ln k the level must lie, and how well it must be known."""
+_FEW_CLASSES, _FEW_SHARE = 2, 0.01
+"""A guess between two is so common, and its level so far from the next, that less will do."""
+_EXACT_SHARE = 0.0005
+"""This near ln k, and known this well, few rows are no coincidence: one level in some hundred is as
+near one of the known ones."""
 _FLAT_SHARE = 0.03
 _FLAT_SIGMA = 3.0
 _LEARNT_SHARE = 0.05
@@ -50,7 +86,8 @@ def classes_guessed(level: float, error: float) -> int | None:
 
     Args:
         level: Loss, nats.
-        error: Its standard error; a level that is known worse than to 0.4 % is near nothing.
+        error: Its standard error; a level that is known worse than to 0.4 % (1 % for two classes)
+            is near nothing.
 
     Example:
         >>> classes_guessed(0.6931, 0.001), classes_guessed(2.5, 0.001)
@@ -58,8 +95,12 @@ def classes_guessed(level: float, error: float) -> int | None:
     """
     if _SURELY_A_GUESS <= level <= _LARGEST:
         return round(math.exp(level))
-    reach = _CHANCE_SHARE * level
-    near = [k for k in _CLASSES if abs(math.log(k) - level) <= reach and error <= reach]
+    near = [
+        k
+        for k in _CLASSES
+        if max(abs(math.log(k) - level), error)
+        <= (_FEW_SHARE if k <= _FEW_CLASSES else _CHANCE_SHARE) * level
+    ]
     return min(near, key=lambda k: abs(math.log(k) - level)) if near else None
 
 
@@ -98,6 +139,9 @@ class NeverLearnsDetector:
     name: str = "never-learns"
     signals: tuple[str, ...] = ("loss", "grad_norm", "lr")
     min_rows: int = 48
+    sure_rows: int = 16
+    """Enough where every gradient norm or rate is 0, or the level is that of a guess to 0.05 %:
+    no learning looks like that. Ours."""
     late_rows: int = 300
     """Rows from which a rate that still rises is no excuse. Ours."""
     last_rows: int = 4096
@@ -155,7 +199,7 @@ class NeverLearnsDetector:
             s = replace(s, blocks=blocks.reshape(-1, 2).mean(axis=1), size=2 * s.size)
         if s.told:
             return self._follow(s, row)
-        if s.num_rows < self.min_rows:
+        if s.num_rows < self.sure_rows:
             return s, ()
         if s.num_rows > self.last_rows:
             return replace(s, told=2), ()
@@ -163,10 +207,14 @@ class NeverLearnsDetector:
 
     def _judge(self, s: NeverLearnsState, row: Row) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         flat, fell, level, error = _flatness(s.blocks)
-        if fell:
-            return replace(s, told=2), ()
         if not flat:
-            return s, ()
+            # Weights as initialized are often worse than a guess: to come down to one is no
+            # learning.
+            came_down, _, level, error = _flatness(s.blocks[len(s.blocks) // 4 or 1 :])
+            flat = came_down and _is_exact(level, error)
+        if not flat:
+            over = fell and s.num_rows >= self.min_rows
+            return (replace(s, told=2) if over else s), ()
         why = self._why(s, level, error)
         if not why:
             return s, ()
@@ -174,14 +222,15 @@ class NeverLearnsDetector:
         return s, self._findings(s, row, over=False)
 
     def _why(self, s: NeverLearnsState, level: float, error: float) -> str:
-        if s.num_norms >= self.min_rows // 2 and not s.moved:
+        if s.num_norms >= self.sure_rows and not s.moved:
             return "gradient"
-        if s.num_rates >= self.min_rows // 2 and s.rate == 0:
+        if s.num_rates >= self.sure_rows and s.rate == 0:
             return "rate"
         rises = s.num_rates > 0 and s.rate_rows < 8 and s.num_rows < self.late_rows
-        if s.negative or rises or classes_guessed(level, error) is None:
+        guessed = None if s.negative or rises else classes_guessed(level, error)
+        if guessed is None:
             return ""
-        return "chance"
+        return "chance" if _is_exact(level, error) or s.num_rows >= self.min_rows else ""
 
     def _follow(
         self, s: NeverLearnsState, row: Row
@@ -224,6 +273,15 @@ class NeverLearnsDetector:
                 + (f"; it falls from {row.step:g} on" if over else "")
             ),
         )
+
+
+def _is_exact(level: float, error: float) -> bool:
+    """Whether a level is that of a guess so nearly that few rows are enough."""
+    # Above `_SURELY_A_GUESS` every level is that of a guess, so none of them is exact.
+    guessed = classes_guessed(level, error) if level < _SURELY_A_GUESS else None
+    return (
+        guessed is not None and max(abs(math.log(guessed) - level), error) <= _EXACT_SHARE * level
+    )
 
 
 def _flatness(blocks: NDArray[np.float64]) -> tuple[bool, bool, float, float]:

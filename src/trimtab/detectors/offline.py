@@ -3,6 +3,7 @@
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 
+from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
 from trimtab.detectors.epochs import round_findings, staircase_findings
@@ -21,6 +22,8 @@ from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
+from trimtab.readers.freetext.keys import is_adversarial
+from trimtab.readers.tags import is_of_an_agent
 from trimtab.record import RunRecord
 from trimtab.vocabulary import canonical
 
@@ -60,9 +63,13 @@ def _is_distance(record: RunRecord) -> bool:
     """Whether the loss is a distance to what is learned, as far as its own name tells.
 
     The loss of a generator, a critic or a policy may stand in for it. It has no good direction:
-    adversaries drive each other's up, and a policy's is a surrogate that is new at each update.
+    adversaries drive each other's up, a policy's is a surrogate that is new at each update, and the
+    targets of a critic move. Beside a reward and a loss of values, `loss` is the sum of those two.
     """
-    return canonical(record.keys.get("loss", "loss")) in (None, "loss")
+    key = record.keys.get("loss", "loss")
+    if canonical(key) not in (None, "loss") or is_adversarial(key) or is_of_an_agent(key):
+        return False
+    return not ("reward" in record.columns and "value_loss" in record.columns)
 
 
 def _of_stand_in(f: Finding) -> Finding:
@@ -96,6 +103,8 @@ def all_findings(
         findings = tuple(_of_stand_in(f) for f in findings)
     if not hindsight:
         return findings
+    if as_borne_out.__name__ not in moved.off:
+        findings = as_borne_out(record, findings)
     rules = [r for r in HINDSIGHT if is_distance or r not in LOSS_SHAPES]
     later = [f for rule in rules if rule.__name__ not in moved.off for f in rule(record)]
     if "hindsight_findings" not in moved.off:

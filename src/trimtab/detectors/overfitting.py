@@ -7,7 +7,8 @@ validations and sigma = 1.4826 median |d| / sqrt(6):
 
 is a finding if it exceeds `threshold` sigma, `share` of the fall from the first validation to the
 lowest, and `share` of what the training loss fell since then, and if the training loss (median of
-its last rows) is not above where it was at the lowest validation. Differences only, so adding a
+its last rows) is below that of the first rows by more than noise, and not above where it was at the
+lowest validation: a run that has learned nothing does not overfit. Differences only, so adding a
 constant to the losses, or scaling them, changes nothing.
 
 It dates from the validation after the lowest, and is reported once; again when validation comes to
@@ -26,6 +27,8 @@ __all__ = ["OverfittingDetector", "OverfittingState"]
 
 _PAST = 24
 _TRAIN_ROWS = 16
+_LEARNED_SPREADS = 4.0
+"""Fall of the training loss, in errors of its level, from which on the run has learned. Ours."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class OverfittingState:
 
     train: tuple[float, ...] = ()
     """Last finite training losses, at most 16."""
+    train_first: tuple[float, ...] = ()
+    """The first finite training losses, at most 16."""
     past: tuple[float, ...] = ()
     """Last validations, at most 24."""
     num_checks: int = 0
@@ -74,7 +79,11 @@ class OverfittingDetector:
         val, loss = row.values.tolist()
         s = state
         if row.present[1] and math.isfinite(loss):
-            s = replace(s, train=(*s.train[1 - _TRAIN_ROWS :], loss))
+            s = replace(
+                s,
+                train=(*s.train[1 - _TRAIN_ROWS :], loss),
+                train_first=(*s.train_first, loss)[:_TRAIN_ROWS],
+            )
         if not row.present[0] or not math.isfinite(val):
             return s, ()
         return self._check(s, val, row.index, row.step)
@@ -91,7 +100,12 @@ class OverfittingDetector:
             stop = int(np.searchsorted(usable, k, "right"))
             if stop > at:
                 new = losses[usable[max(at, stop - _TRAIN_ROWS) : stop]].tolist()
-                s = replace(s, train=(*s.train, *new)[-_TRAIN_ROWS:])
+                old = losses[usable[at : min(stop, at + _TRAIN_ROWS)]].tolist()
+                s = replace(
+                    s,
+                    train=(*s.train, *new)[-_TRAIN_ROWS:],
+                    train_first=(*s.train_first, *old)[:_TRAIN_ROWS],
+                )
                 at = stop
             if k < len(rows):
                 s, found = self._check(
@@ -135,6 +149,10 @@ class OverfittingDetector:
         fell = s.train_then - median(np.array(s.train))
         spread = difference_sigma(np.diff(np.array(s.train))) / 2
         if fell < -spread:
+            return False
+        # Two losses that stand still, at chance level or at a rate of 0, wander apart by noise.
+        learned = median(np.array(s.train_first)) - median(np.array(s.train))
+        if learned < _LEARNED_SPREADS * spread:
             return False
         needed = self.share * max(s.first - s.lowest, fell, 0.0)
         return rise > max(self.threshold * noise, needed)

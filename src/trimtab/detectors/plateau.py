@@ -56,8 +56,10 @@ LATER_BLOCKS = 3
 LATER_SHARE = 0.1
 """Least part of the whole fall that must come later."""
 RATE_RATIO = 4.0
-STEP_SHARE = 0.6
-"""A later fall that comes to this part within two blocks is a step."""
+STEP_SHARE = 0.5
+"""A later fall that comes to this part within three blocks is a step: a cut of the learning rate
+that falls on the edge of a block, and what the optimizer takes to answer it, touches that many."""
+STEP_BLOCKS = 3
 VAL_FALL = 0.05
 LATE_SHARE = 0.05
 MIN_STALL_ROWS = 64
@@ -152,9 +154,9 @@ def _is_knee(levels: Floats, first: int, last: int, total: float, noise: float) 
     fall = float(levels[last] - later.min())
     if fall < max(LATER_SHARE * total, STALL_SIGMA * noise):
         return False
-    two_blocks = float((later[:-2] - later[2:]).max())
+    step = float((later[:-STEP_BLOCKS] - later[STEP_BLOCKS:]).max(initial=-math.inf))
     # The fall at a cut of the learning rate is a step, and the flat part before it no fault.
-    if two_blocks > STEP_SHARE * fall:
+    if step > STEP_SHARE * fall:
         return False
     rate_inside = max(float(levels[first] - inside.min()), 0.0) / (last - first)
     return fall / (len(levels) - 1 - last) >= RATE_RATIO * rate_inside
@@ -253,6 +255,9 @@ def _stall(before: Floats, here: Floats, age: int) -> _Stall | None:
     error = max(noise * math.sqrt(12 / STALL_BLOCKS), 1e-12)
     score = (expected - fall) / error
     if score < STALL_SIGMA or fall > STALL_SHARE * expected:
+        return None
+    # What rises does not stand still: a stretch that ends in a spike or in NaN is told as that.
+    if -fall > max(expected, STALL_SIGMA * error):
         return None
     return _Stall(expected, fall, score)
 

@@ -6,9 +6,9 @@ updates that are too large: a rate at its peak in the first row, without a warm-
 cold`), or a rate that is too high as such (`rough-start-warm`), for which the climb must be larger.
 Told once, when it is sure.
 
-A rule for losses that have a natural zero, judged over the first `last_rows` rows only, and only
-where the rate is logged. Blind to a
-rate that is too high and shows in a worse loss alone.
+A rule for losses that have a natural zero, judged over the first `last_rows` rows only, until the
+loss has stood well below its first level for `learned_rows`, and only where the rate is logged.
+Blind to a rate that is too high and shows in a worse loss alone.
 """
 
 import math
@@ -41,6 +41,8 @@ class RoughStartState:
     step_sizes: tuple[float, ...] = ()
     """Last changes from row to row while the loss was not over, at most 16."""
     last: float = math.nan
+    fallen_rows: int = 0
+    """Rows well below the first ones."""
     done: bool = False
 
 
@@ -60,6 +62,10 @@ class RoughStartDetector:
     """Of its peak: a first rate above it had no warm-up. Ours."""
     least: float = 0.5
     """Nats: below it a tenth of the level is next to nothing. Ours."""
+    learned_share: float = 0.2
+    """Of the first level: a loss this far below it has learned."""
+    learned_rows: int = 32
+    """Rows so far below after which a climb is no start any more. Ours."""
 
     def start(self) -> RoughStartState:
         """Return the state before any row."""
@@ -104,7 +110,11 @@ class RoughStartDetector:
         climb = max((self.share if cold else self.warm_share) * base, 6 * noise)
         if s.highest_rate == 0 or base < self.least or loss < base + climb:
             sizes = (*s.step_sizes[-15:], abs(loss - s.last))
-            return replace(s, over_rows=0, step_sizes=sizes, last=loss), ()
+            fallen = s.fallen_rows + (loss < (1 - self.learned_share) * base)
+            # What updates of that size had brought down for long, they did not throw up at once.
+            done = fallen >= self.learned_rows
+            s = replace(s, over_rows=0, step_sizes=sizes, last=loss, fallen_rows=fallen, done=done)
+            return s, ()
         if not s.over_rows:
             s = replace(s, onset_row=row.index, onset=row.step, cold=cold, worst=-math.inf)
         if loss > s.worst:

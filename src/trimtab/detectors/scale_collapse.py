@@ -3,6 +3,8 @@
 A dynamic scaler halves once in a while and doubles after some hundred clean steps; what is not
 normal is a fall by `warn_halvings` within `window_rows` rows, or a scale that came down to the
 floor and stays there: every step is skipped or loses its small gradients, and nothing is learned.
+Where a row stands for many steps, or the scaler grows fast, the scale swings in every window: a
+fall must then exceed the mean fall of the windows before by `over_swing` halvings.
 The calibration of the first rows, where a scaler comes down from a very high start, is no
 collapse. A lower scale that holds for `timeout_rows` is accepted, which is reported once.
 
@@ -45,6 +47,9 @@ class ScaleCollapseState:
     """Rows in a row at the floor, and where they began."""
     floor_row: int = 0
     floor_step: float = 0.0
+    swing: float = 0.0
+    """Mean over the whole windows since the calibration of the largest fall within each."""
+    num_windows: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +62,9 @@ class ScaleCollapseDetector:
     warn_halvings: float = 3.0
     """OPT and BigScience logs: a fall by 8 within ten rows went with trouble in every case."""
     critical_halvings: float = 5.0
+    over_swing: float = 2.0
+    """Halvings over the usual fall of a window: a scaler that falls by one now and then keeps
+    `warn_halvings`."""
     calibration_rows: int = 64
     """A scaler that starts at 2^32 needs up to 32 halvings to find its range."""
     timeout_rows: int = 200
@@ -129,13 +137,19 @@ class ScaleCollapseDetector:
         self, s: ScaleCollapseState, rows: Rows, at: NDArray[np.intp], y: NDArray[np.float64]
     ) -> ScaleCollapseState:
         """Update the state with rows in which nothing is reported."""
-        if not len(y):
-            return s
+        while len(y):
+            # From one full window to the next, each of which counts for the swing.
+            num = self.window_rows - s.num_rows % self.window_rows
+            s = self._with_swing(self._pass_within(s, rows, at[:num], y[:num]))
+            at, y = at[num:], y[num:]
+        return s
+
+    def _pass_within(
+        self, s: ScaleCollapseState, rows: Rows, at: NDArray[np.intp], y: NDArray[np.float64]
+    ) -> ScaleCollapseState:
         recent, places, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
-        # Only the last window of rows: earlier ones would be written over in the ring.
-        last = slice(max(0, len(y) - self.window_rows), None)
-        ring = (s.num_rows + np.arange(len(y))[last]) % self.window_rows
-        recent[ring], places[ring], steps[ring] = y[last], rows.index[at[last]], rows.step[at[last]]
+        ring = (s.num_rows + np.arange(len(y))) % self.window_rows
+        recent[ring], places[ring], steps[ring] = y, rows.index[at], rows.step[at]
         return replace(
             s,
             recent=recent,
@@ -149,20 +163,32 @@ class ScaleCollapseDetector:
         recent, rows, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
         at = s.num_rows % self.window_rows
         recent[at], rows[at], steps[at] = y, row.index, row.step
-        return changed(
-            s,
-            recent=recent,
-            rows=rows,
-            steps=steps,
-            num_rows=s.num_rows + 1,
-            highest=max(s.highest, y),
+        return self._with_swing(
+            changed(
+                s,
+                recent=recent,
+                rows=rows,
+                steps=steps,
+                num_rows=s.num_rows + 1,
+                highest=max(s.highest, y),
+            )
         )
+
+    def _with_swing(self, s: ScaleCollapseState) -> ScaleCollapseState:
+        """Return the state with the fall of a window that is just full."""
+        # Whole windows only: the ring is then in time order, and a row costs nothing in between.
+        if s.num_rows % self.window_rows or s.num_rows <= self.calibration_rows:
+            return s
+        fall = float((np.maximum.accumulate(s.recent) - s.recent).max())
+        num = s.num_windows + 1
+        return changed(s, swing=s.swing + (fall - s.swing) / num, num_windows=num)
 
     def _open(
         self, s: ScaleCollapseState, row: Row, y: float
     ) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
         top = float(s.recent[: min(s.num_rows, self.window_rows)].max())
-        if s.num_rows <= self.calibration_rows or top - y < self.warn_halvings:
+        least = max(self.warn_halvings, s.swing + self.over_swing)
+        if s.num_rows <= self.calibration_rows or top - y < least:
             return s, ()
         onset_row, onset = self._first_fall(s, top)
         s = replace(

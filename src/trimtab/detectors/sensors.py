@@ -4,7 +4,7 @@ A signal logged at every k-th row is complete: k is the usual distance between i
 is what a distance of several k leaves out. Where more than `MAX_MISSING` of the samples are
 missing, between the first value and the last row of an attempt, what is drawn or judged from the
 signal is unreliable, which is a note. Signals that a trainer leaves out for a reason (a validation
-loss, the norm of a skipped step) are not judged.
+loss, the norm of a skipped step) are not judged, nor what is derived from others: nobody logged it.
 """
 
 import numpy as np
@@ -21,6 +21,7 @@ MAX_MISSING = 0.1
 MIN_SAMPLES = 50
 # Logged when something happens, or left out of a step for a reason: they have no cadence.
 _BY_EVENT = frozenset({"val_loss", "perplexity", "grad_norm", "loss", "skipped", "nonfinite"})
+_DERIVED = frozenset({"loss_step_std", "clipped", "clip_frequency"})
 
 
 def share_missing(rows: NDArray[np.intp], end_row: int) -> float:
@@ -47,7 +48,9 @@ def sensor_findings(record: RunRecord) -> tuple[Finding, ...]:
     if record.format == "trimtab":
         return ()
     for name, column in record.columns.items():
-        if name in _BY_EVENT:
+        if name in _BY_EVENT or name.startswith(("loss/", "val_loss/")):
+            continue
+        if name in _DERIVED and name not in record.keys:
             continue
         for index in range(len(record.attempts)):
             span = record.rows_of(index)

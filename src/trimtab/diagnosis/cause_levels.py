@@ -39,23 +39,23 @@ CAUSE_LEVELS: tuple[CauseLevel, ...] = (
     CauseLevel(
         name="low",
         floor=0.0,
-        made_up=MeasuredShare(hit_rate=1.00, low=0.6, high=1.0, number=4),
-        stated=MeasuredShare(hit_rate=0.70, low=0.52, high=0.84, number=20),
-        measured="2026-11-22",
+        made_up=MeasuredShare(hit_rate=1.00, low=0.79, high=1.0, number=10),
+        stated=MeasuredShare(hit_rate=0.75, low=0.58, high=0.86, number=24),
+        measured="2026-11-23",
     ),
     CauseLevel(
         name="likely",
         floor=0.4,
-        made_up=MeasuredShare(hit_rate=1.00, low=0.96, high=1.0, number=70),
-        stated=MeasuredShare(hit_rate=0.96, low=0.83, high=0.99, number=23),
-        measured="2026-11-22",
+        made_up=MeasuredShare(hit_rate=1.00, low=0.95, high=1.0, number=49),
+        stated=MeasuredShare(hit_rate=0.95, low=0.81, high=0.99, number=21),
+        measured="2026-11-23",
     ),
     CauseLevel(
         name="sure",
         floor=0.65,
-        made_up=MeasuredShare(hit_rate=0.99, low=0.97, high=1.0, number=201),
-        stated=MeasuredShare(hit_rate=1.00, low=0.92, high=1.0, number=31),
-        measured="2026-11-22",
+        made_up=MeasuredShare(hit_rate=0.99, low=0.98, high=1.0, number=181),
+        stated=MeasuredShare(hit_rate=1.00, low=0.91, high=1.0, number=29),
+        measured="2026-11-23",
     ),
 )
 """From the lowest up."""

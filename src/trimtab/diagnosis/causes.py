@@ -353,8 +353,10 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 -2.0,
                 "no rank or host is known to differ from the others",
             ),
-            # Deterministic software fails again: what differs between equal runs is the machine.
-            EvidenceRule("control-held", e.control_held_exactly, 6.0, say.CONTROL_HELD),
+            # A script that changed something once does not repeat it either: that the same steps
+            # go well says hardware only where a rank or host differs from the others.
+            EvidenceRule("control-held-apart", e.control_held_apart, 6.0, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, 1.5, say.CONTROL_HELD),
             EvidenceRule(
                 "slow", e.of_kind("slowdown", "stall", "hang"), 1.5, "steps became slow or stopped"
             ),

@@ -5,6 +5,7 @@ excluded, and with it they stand above causes that a spike could have.
 """
 
 from trimtab.diagnosis import evidence as e
+from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
 from trimtab.diagnosis.evidence import EvidenceRule
 
@@ -23,6 +24,13 @@ def _plain(*detectors: str, says: str) -> tuple[EvidenceRule, ...]:
         EvidenceRule("no-sign", e.no_sign(*detectors), _ABSENT, "nothing in the log shows it"),
     )
 
+
+_ZERO = "the loss jumped to exactly 0 and stays there"
+# Less than other plain signs: two causes and a line of code that logs nothing share it.
+_ZERO_RULES = (
+    EvidenceRule("sign", e.sign("zero-loss"), 7.0, _ZERO),
+    EvidenceRule("no-sign", e.no_sign("zero-loss"), _ABSENT, "nothing in the log shows it"),
+)
 
 EVERYDAY: tuple[CauseEntry, ...] = (
     CauseEntry(
@@ -54,7 +62,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         ),
         look_alikes=("overfitting", "leaked-targets", "repeated-data"),
         test="count the passes over each sample, and compare the loss on samples never trained on",
-        remedies=("restore-data-order", "roll-back", "weight-decay"),
+        remedies=("fewer-passes", "roll-back", "weight-decay"),
         go_back="never",
     ),
     CauseEntry(
@@ -98,9 +106,13 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="no warm-up: the first updates at the full learning rate",
         modes=("F04", "F10", "F23"),
         prior=_RARE,
-        rules=_plain(
-            "rough-start-cold",
-            says="the rate is at its peak from the first row, and the loss climbed at once",
+        rules=(
+            *_plain(
+                "rough-start-cold",
+                says="the rate is at its peak from the first row, and the loss climbed at once",
+            ),
+            # Weighs as much as most of the sign: an experiment against what only looks so.
+            EvidenceRule("cuts-failed", e.cuts_failed, -7.0, say.CUTS_FAILED),
         ),
         look_alikes=("learning-rate-too-high", "warm-up-end"),
         test="start again with a linear warm-up over one per cent of the steps",
@@ -119,6 +131,26 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         test="print the gradient norm of each parameter after one backward pass",
         remedies=("check-first-batch", "restore-settings"),
         go_back="never",
+    ),
+    CauseEntry(
+        id="all-masked",
+        title="no label counts: all of them are masked, so that the loss is an empty sum",
+        modes=("F14", "F36"),
+        prior=_RARE,
+        rules=_ZERO_RULES,
+        look_alikes=("hidden-overflow", "not-wired"),
+        test="count the labels that are not masked in the batches of these rows: 0 is the fault",
+        remedies=("mend-labels", "roll-back"),
+    ),
+    CauseEntry(
+        id="hidden-overflow",
+        title="overflow or underflow: NaN that the trainer prints as 0, or a loss below the format",
+        modes=("F06", "F18"),
+        prior=_RARE,
+        rules=_ZERO_RULES,
+        look_alikes=("all-masked", "fp16-range"),
+        test="compute the loss of one of these batches by hand, in fp32 and in the run's format",
+        remedies=("roll-back", "bf16", "loss-scaler-reset"),
     ),
     CauseEntry(
         id="rate-at-zero",

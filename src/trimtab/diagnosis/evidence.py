@@ -228,8 +228,8 @@ def sudden_on_one_rank(f: Features) -> float:
 
 
 def flat_top(f: Features) -> float:
-    """The loss stood at one height between sharp edges."""
-    return yes(f.flat_top is True and not f.averaged)
+    """The loss stood at one height between sharp edges, by its own shape or as a detector says."""
+    return max(yes(f.flat_top is True and not f.averaged), sign("flat-window")(f))
 
 
 def nonfinite_alone(f: Features) -> float:
@@ -294,11 +294,14 @@ def control_held(f: Features) -> float:
 def control_held_exactly(f: Features) -> float:
     """The replay that changed nothing held, on a machine that repeats bit for bit.
 
-    A quarter of the evidence where nothing is known of the machine: most are not.
+    Nothing where that is not known of the machine: a clean replay then says little.
     """
-    if not control_held(f) or f.control is None or f.control.bitwise is False:
-        return 0.0
-    return 1.0 if f.control.bitwise else 0.25
+    return yes(bool(control_held(f)) and f.control is not None and f.control.bitwise is True)
+
+
+def control_held_apart(f: Features) -> float:
+    """The replay that changed nothing held, and a rank or host differed from the others."""
+    return control_held_exactly(f) * yes(f.rank_apart != "")
 
 
 def exact_machine(f: Features) -> float:

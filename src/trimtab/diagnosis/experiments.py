@@ -167,6 +167,18 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         kinds=frozenset({"slowdown", "stall", "hang"}),
     ),
     Experiment(
+        id="zero-loss",
+        text=(
+            "take one batch from {before} on, count its labels that are not masked, and compute"
+            " its loss in fp32: no label means masking, NaN or Inf means overflow, a usual loss"
+            " means that nothing was logged"
+        ),
+        cost="one forward pass",
+        otherwise="a usual loss",
+        predicts={"all-masked": "no label", "hidden-overflow": "not finite"},
+        kinds=frozenset({"frozen-signal"}),
+    ),
+    Experiment(
         id="by-hand",
         text=(
             "compute the signal by hand for one step: if it differs from the one logged, the signal"
@@ -272,6 +284,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "learning-rate-jump": "goes well",
             "warm-up-end": "goes well",
         },
+    ),
+    Experiment(
+        id="tenth-rate",
+        text=(
+            "go on from {before} at a tenth of the learning rate for some hundred steps: a floor"
+            " that is the noise of the updates falls with it"
+        ),
+        cost="some hundred steps",
+        otherwise="the level stays",
+        predicts={"converged": "the level falls"},
+        kinds=frozenset({"plateau"}),
     ),
     Experiment(
         id="other-precision",

@@ -418,7 +418,9 @@ def _restart(record: RunRecord, attempt: int, incident: Incident) -> dict[str, o
     parents = [a for a in record.attempts if a.number == own.parent]
     if parents:
         old = parents[0].settings
-        keys = sorted(k for k in {*old, *own.settings} if old.get(k) != own.settings.get(k))
+        # An attempt that states none of them has not changed them.
+        stated = old if old.keys() & own.settings.keys() else {}
+        keys = sorted(k for k in {*stated, *own.settings} if old.get(k) != own.settings.get(k))
         # A seed is data: `Recurrence.data_change` names it.
         values["settings_changed"] = tuple(k for k in keys if "seed" not in k)
     return values

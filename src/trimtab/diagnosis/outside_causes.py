@@ -108,10 +108,36 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         remedies=("restore-data-order", "roll-back", "skip-data"),
     ),
     CauseEntry(
+        id="converged",
+        title="converged: what is left is the noise floor of this model, data and rate",
+        modes=("F24",),
+        prior=0.005,
+        rules=(
+            EvidenceRule(
+                "floor",
+                e.sign("converged"),
+                4.5,
+                "the whole curve is an exponential fall to a floor",
+            ),
+            EvidenceRule(
+                "stall",
+                e.sign("late-stall"),
+                -1.0,
+                "the rows before promised a fall that did not come",
+            ),
+            EvidenceRule("up", e.unrecovered, -1.5, "the loss rose; it did not only stand still"),
+            EvidenceRule("zero", e.sign("zero-loss"), -9.0, "a loss of exactly 0 is not measured"),
+            _only_for("plateau"),
+        ),
+        look_alikes=("updates-too-small", "schedule-effect"),
+        test="cut the learning rate to a tenth for some hundred steps: a noise floor falls with it",
+        remedies=("lower-lr",),
+    ),
+    CauseEntry(
         id="updates-too-small",
         title="updates too small to learn: scale at its floor, weight decay, rate or epsilon",
         modes=("F06", "F11", "F25", "F36"),
-        prior=0.025,
+        prior=0.02,
         rules=(
             EvidenceRule("plateau", e.of_kind("plateau"), 2.2, "the loss is flat"),
             EvidenceRule(
@@ -150,6 +176,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         prior=0.01,
         rules=(
             EvidenceRule("frozen", e.of_kind("frozen-signal"), 3.0, "the signal repeats one value"),
+            EvidenceRule("zero", e.sign("zero-loss"), 1.6, "a loss of exactly 0 is not measured"),
             EvidenceRule(
                 "others-moved",
                 lambda f: e.yes(bool(f.kinds & e.MALIGNANT)),

@@ -40,6 +40,6 @@ NEAR = "the onset lies at {f.warm_up_ratio:.2f} x the end of warm-up (in {f.warm
 SHORT = "the loss came back within {f.num_rows} rows"
 LED = "the grad norm stood out {f.gnorm_lead_rows} rows before the loss"
 FLAT_TOP = (
-    "the loss stood {f.core_rows} rows at one height between sharp edges, as other data does;"
+    "the loss stood at one height between sharp edges, as other data does;"
     " a spike of the optimizer decays"
 )

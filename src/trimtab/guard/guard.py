@@ -447,13 +447,16 @@ class Guard:
 
     @property
     def phase(self) -> str:
-        """calm, probe or trial; the yardstick's batches come in `probe`, too."""
-        return "probe" if self._readings.active else self._recovery.phase
+        """calm, probe or trial; the yardstick's batches come in `probe`, too.
+
+        It stays `probe` after the `step()` of the yardstick's last batch, until the next batch.
+        """
+        return "probe" if self._loop.in_reading else self._recovery.phase
 
     @property
     def probing(self) -> bool:
         """Whether batches are only looked at: gradients made now are thrown away by `step()`."""
-        return self._loop.probing
+        return self._loop.probing or self._loop.in_reading
 
     @property
     def step_is_due(self) -> bool:
@@ -463,7 +466,7 @@ class Guard:
     @property
     def lr_factor(self) -> float:
         """Factor of the guard on the scheduler's rate of the next step; never above 1."""
-        return self._parts.rates.factor
+        return self._parts.rates.factor_of_script
 
     @property
     def next_lr(self) -> float:

@@ -2,7 +2,11 @@
 
 Each class takes the object that the script made (a writer, a run, a registry) and is passed to
 `Guard.listen`; none of the packages is imported here, none is required. Signals go under
-`trimtab/`, events as text, incidents as alerts if the logger has them. A rollback makes steps fall.
+`trimtab/`, events as text, incidents as alerts if the logger has them.
+
+A rollback makes steps fall. What a logger has taken it cannot give back, so of each step the last
+row counts: rows of the kept lineage that others were written over are written again, and what was
+given up is written once more, apart, under `trimtab-given-up/` and the number of its attempt.
 
 Example::
 
@@ -12,6 +16,7 @@ Example::
 from __future__ import annotations
 
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from trimtab.chronicle.logbook import event_lines
@@ -19,13 +24,16 @@ from trimtab.errors import ConfigError
 from trimtab.text import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import ModuleType
 
     from trimtab.chronicle.journal import Event
 
 __all__ = ["MLflow", "Prometheus", "TensorBoard", "Thinned", "Trackio", "WandB"]
 
+_MOST_ROWS = 2048
+"""Rows that are remembered, in case that a rollback gives them up; of older ones nothing is said.
+"""
 _SHOWN = ("incident", "action", "decision", "outcome", "fault")
 """Events that people should see beside their curves."""
 
@@ -83,6 +91,48 @@ class TrackioRun(Protocol):
         """Log one row."""
 
 
+class _Lineage:
+    """The newest rows of all attempts, and which attempt the logger shows at each step."""
+
+    def __init__(self) -> None:
+        self._rows: deque[tuple[str, int, Mapping[str, float]]] = deque(maxlen=_MOST_ROWS)
+        self._parents: dict[str, tuple[str, int]] = {}
+        self._shown: dict[int, str] = {}
+        """Attempt of the row that was written last, by step."""
+
+    def add(self, step: int, values: Mapping[str, float], attempt: str) -> None:
+        """Take in a row that was written."""
+        self._rows.append((attempt, step, values))
+        self._shown[step] = attempt
+        if len(self._shown) > 2 * _MOST_ROWS:
+            known = {t for _, t, _ in self._rows}
+            self._shown = {t: a for t, a in self._shown.items() if t in known}
+
+    def begin(
+        self, number: str, parent: str, parent_step: int
+    ) -> tuple[list[tuple[str, int, Mapping[str, float]]], dict[int, Mapping[str, float]]]:
+        """Go on with an attempt; return rows that are given up, and those to be written again.
+
+        Both are in the order of steps; the latter also hold what stands and lies beyond the first
+        of them.
+        """
+        self._parents[number] = (parent, parent_step)
+        until = {parent: parent_step}
+        while parent in self._parents:
+            parent, step = self._parents[parent]
+            until[parent] = parent_step = min(step, parent_step)
+        rows = {(a, t): v for a, t, v in self._rows}
+        kept = {t: a for a, t in sorted(rows) if t <= until.get(a, -1)}
+        gone = sorted((t, a) for t, a in self._shown.items() if kept.get(t) != a)
+        given_up = [(a, t, rows[a, t]) for t, a in gone if (a, t) in rows]
+        if not gone:
+            return [], {}
+        again = {t: rows[a, t] for t, a in sorted(kept.items()) if t >= gone[0][0]}
+        self._shown = {t: a for t, a in self._shown.items() if t < gone[0][0]}
+        self._shown |= {t: kept[t] for t in again}
+        return given_up, again
+
+
 class Thinned:
     """A logger that takes the signals of every so many steps, and all events."""
 
@@ -90,20 +140,40 @@ class Thinned:
         if every_steps < 1:
             raise ConfigError(f"every_steps is {every_steps}, expected at least 1")
         self._every = every_steps
+        self._lineage = _Lineage()
 
     def sample(self, step: int, values: Mapping[str, float], *, attempt: str) -> None:
         """Log the signals of a step that is due."""
         if step % self._every == 0:
-            self.write_values(
-                step, {f"trimtab/{name}": value for name, value in values.items()}, attempt
-            )
+            named = {f"trimtab/{name}": value for name, value in values.items()}
+            self.write_values(step, named, attempt)
+            self._lineage.add(step, named, attempt)
 
     def event(self, event: Event) -> None:
         """Log an event that people should see, as Markdown."""
+        if event.event == "attempt":
+            self._go_on(event)
         if event.event in _SHOWN:
             text = "\n".join(event_lines(event))
             if text:
                 self.write_text(event, text)
+
+    def _go_on(self, event: Event) -> None:
+        """Show the lineage that a new attempt goes on from."""
+        data = event.data
+        parent, step = data.get("parent"), data.get("parent_step")
+        if not isinstance(parent, str) or not isinstance(step, int):
+            return
+        number = str(data.get("number"))
+        given_up, again = self._lineage.begin(number, parent, step)
+        if given_up or again:
+            self.write_rollback(min([*again, *(t for _, t, _ in given_up)]))
+        for attempt, t, values in given_up:
+            apart = f"trimtab-given-up/{attempt}/"
+            row = {name.replace("trimtab/", apart, 1): v for name, v in values.items()}
+            self.write_given_up(t, row, attempt)
+        for t, values in again.items():
+            self.write_values(t, values, number)
 
     def close(self) -> None:
         """Leave the user's object open: whoever made it closes it."""
@@ -111,6 +181,13 @@ class Thinned:
     def write_values(self, step: int, values: Mapping[str, float], attempt: str) -> None:
         """Write the signals of one step; names begin with `trimtab/`."""
         raise NotImplementedError
+
+    def write_given_up(self, step: int, values: Mapping[str, float], attempt: str) -> None:
+        """Write a row that a rollback gave up; names begin with `trimtab-given-up/ATTEMPT/`."""
+        self.write_values(step, values, attempt)
+
+    def write_rollback(self, step: int) -> None:
+        """Take note that rows from a step on are written anew."""
 
     def write_text(self, event: Event, text: str) -> None:
         """Write an event in words."""
@@ -120,10 +197,37 @@ class Thinned:
 class TensorBoard(Thinned):
     """Writes to a `SummaryWriter` (of torch or of tensorboardX)."""
 
-    def __init__(self, writer: Writer, *, every_steps: int = 1) -> None:
-        """Take a writer; signals of every `every_steps` steps."""
+    def __init__(self, writer: Writer, *, every_steps: int = 1, purge: bool = False) -> None:
+        """Take a writer; signals of every `every_steps` steps.
+
+        Args:
+            writer: Whoever made it closes it.
+            every_steps: Distance of the steps that are logged.
+            purge: Have TensorBoard drop what a rollback gave up, so that the curves are the kept
+                lineage alone. It drops all that the writer wrote at those steps: give the guard a
+                writer of its own, such as `SummaryWriter("runs/tb/trimtab")`.
+
+        Raises:
+            ConfigError: With `purge`, a writer that is not open, or not one of torch's.
+        """
         super().__init__(every_steps)
         self._writer = writer
+        self._restart = _restart_of(writer) if purge else None
+        self._given_up: list[tuple[int, Mapping[str, float]]] = []
+
+    def write_rollback(self, step: int) -> None:
+        """Begin the curves anew at a step."""
+        if self._restart is not None:
+            self._restart(step)
+            for t, values in self._given_up:  # dropped with the rest
+                if t >= step:
+                    self.write_values(t, values, "")
+
+    def write_given_up(self, step: int, values: Mapping[str, float], attempt: str) -> None:
+        """Log a row that a rollback gave up."""
+        self.write_values(step, values, attempt)
+        if self._restart is not None:
+            self._given_up = [*self._given_up[1 - _MOST_ROWS :], (step, values)]
 
     def write_values(self, step: int, values: Mapping[str, float], attempt: str) -> None:
         """Log the signals of one step."""
@@ -140,6 +244,26 @@ class TensorBoard(Thinned):
         self._writer.flush()
 
 
+def _restart_of(writer: Writer) -> Callable[[int], None]:
+    """Return what makes TensorBoard drop all from a step on that a writer has written so far."""
+    files = getattr(writer, "file_writer", None)
+    if files is None:
+        raise ConfigError(
+            f"purge needs an open SummaryWriter of torch.utils.tensorboard, got"
+            f" {type(writer).__name__}"
+        )
+    from tensorboard.compat.proto.event_pb2 import Event as TensorEvent
+    from tensorboard.compat.proto.event_pb2 import SessionLog
+
+    def restart(step: int) -> None:
+        files.add_event(TensorEvent(step=step, file_version="brain.Event:2"))
+        files.add_event(
+            TensorEvent(step=step, session_log=SessionLog(status=SessionLog.START)), step
+        )
+
+    return restart
+
+
 class WandB(Thinned):
     """Writes to a run of Weights & Biases, against a step of its own that may fall back."""
 
@@ -150,6 +274,7 @@ class WandB(Thinned):
         # W&B drops rows whose own step falls; a metric of our own may fall with a rollback.
         run.define_metric("trimtab/step", hidden=True)
         run.define_metric("trimtab/*", step_metric="trimtab/step")
+        run.define_metric("trimtab-given-up/*", step_metric="trimtab/step")
 
     def write_values(self, step: int, values: Mapping[str, float], attempt: str) -> None:
         """Log the signals of one step."""

@@ -160,7 +160,11 @@ class Watch:
             ):
                 yield from self.settle()
                 return
-            self._sleep(max(self._interval_s, took * (1 / _BUSY_SHARE - 1)))
+            rest_s = took * (1 / _BUSY_SHARE - 1)
+            if self._until_idle_s is not None:  # no longer than until it is known to be idle
+                quiet_s = self._clock() - quiet_since
+                rest_s = min(rest_s, self._until_idle_s - quiet_s)
+            self._sleep(max(self._interval_s, rest_s))
 
     def _update(self, notice: Notice) -> Update:
         account = self._watcher.account

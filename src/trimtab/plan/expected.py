@@ -64,6 +64,10 @@ class ExpectedChange:
         """Tell whether a step lies in the window."""
         return self.from_step <= step <= self.until_step
 
+    def overlaps(self, first: float, last: float) -> bool:
+        """Tell whether the window covers any step from `first` to `last`."""
+        return first <= self.until_step and last >= self.from_step
+
 
 class ExpectedChanges:
     """What was announced, the last `_MOST_WINDOWS` of it."""

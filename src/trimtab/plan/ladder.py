@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.plan.policy import Policy
-from trimtab.plan.trials import SettingPutBack, Trial, in_order
+from trimtab.plan.trials import DEFAULT_ORDER, SettingPutBack, Trial, in_order
 
 __all__ = [
     "Commit",
@@ -33,6 +33,8 @@ class Commit:
 
     trial: Trial
     reason: str
+    given_up: str = ""
+    """Why recovery pauses with it; empty: it held, and recovery goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +82,10 @@ class Situation:
     """Learning rate in force at the restore point, or just before its jump."""
     lr_jump_step: int | None = None
     """First step at a rate that jumped; None where it did not jump from one step to the next."""
+    lr_scheduled: bool = False
+    """Whether a schedule gives the rate, whose shape goes on after a jump."""
+    lr_returned: bool = False
+    """Whether the script has put a rate that jumped back by itself."""
     lr_rising: bool = False
     """Whether the scheduled rate was still rising at the onset, without a jump."""
     lr_proven: bool = True
@@ -240,7 +246,7 @@ def _too_much_data(s: Situation) -> str:
 def _ladder(s: Situation) -> Iterator[Trial]:
     """Yield every trial of this restore point, in order."""
     control = Trial(name="as it was")
-    arms = in_order(s.policy.arms, first=(*s.worked, *_suspected(s)))
+    arms = in_order(_evidence_first(s), first=(*s.worked, *_suspected(s)))
     if s.policy.bisect == "never":
         arms = tuple(a for a in arms if a in _CHEAP)
     late = "replay" in arms and not _unexplained(s) and s.policy.bisect == "when-stuck"
@@ -279,8 +285,10 @@ _CHEAP = ("replay", "put-back", "other-data", "lower-lr")
 
 def _unexplained(s: Situation) -> bool:
     """Tell whether there is no evidence against the data or the rate."""
-    if _outliers(s) or _lr_rose(s) or s.saturating or s.returning or s.changed:
+    if _outliers(s) or s.saturating or s.returning or _still_changed(s):
         return False
+    if s.lr_returned or s.changed:  # over by itself: does it happen again at all?
+        return True
     # A probe that was made and found nothing excludes the data; without one it is still suspected.
     looked = s.probe is not None and s.policy.bisect != "never"
     return s.nonfinite or looked
@@ -295,9 +303,30 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     if fp16 and overflow and not _outliers(s) and s.policy.bisect != "never":
         # bf16 only behind fp32: alone it cannot tell the range from the precision of the format.
         return ("replay", "fp32", "bf16")
-    if s.changed:  # the only thing that is known to differ from the healthy run
-        return ("put-back",)
+    # What is known to differ from the healthy run is put back before anything else is tried; not
+    # as long as the data stands out as well.
+    over = not _still_changed(s)
+    if over and (s.changed or s.lr_returned) and not _outliers(s):
+        return ("replay", "put-back", "lower-lr")
+    if s.changed or (_lr_rose(s) and not _outliers(s)):
+        return ("put-back", "lower-lr") if _lr_rose(s) else ("put-back",)
     return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()
+
+
+def _still_changed(s: Situation) -> bool:
+    """Tell whether a setting or the rate still is what it changed to."""
+    return (_lr_rose(s) and not s.lr_returned) or any(not c.ended for c in s.changed)
+
+
+def _evidence_first(s: Situation) -> tuple[str, ...]:
+    """Return the arms of the policy; data that was looked at and is as usual comes last."""
+    arms = s.policy.arms
+    as_asked = arms != tuple(a for a in DEFAULT_ORDER if a in arms)  # the user's own order
+    if s.probe is None or _outliers(s) or s.policy.bisect != "when-stuck" or as_asked:
+        return arms
+    late = tuple(a for a in arms if a == "other-data")
+    cheap = [a for a in arms if a in _CHEAP and a not in late]
+    return (*cheap, *late, *(a for a in arms if a not in _CHEAP))
 
 
 def _data(s: Situation) -> Iterator[Trial]:
@@ -312,11 +341,22 @@ def _cuts(s: Situation) -> Iterator[Trial]:
     for factor, label in _factors(s):
         # under a rising schedule a factor would be overtaken; the rate is held instead
         limit = s.lr_now * factor if s.lr_rising else None
+        share, sound = 1.0, None
         if limit is not None:
             label, factor = f"LR held at {limit:.3g}", 1.0
+        elif _lr_rose(s):
+            # The value is held, and no factor: the script may put its rate back itself.
+            limit, sound = s.lr_now * factor, s.lr_restore
+            share, factor = (factor if s.lr_scheduled else 1.0), 1.0
         name = label if also is None else f"without samples {also[0]}-{also[1]}, {label}"
         yield Trial(
-            name=name, skip=also, lr_factor=factor, lr_limit=limit, lr_from_step=s.lr_jump_step
+            name=name,
+            skip=also,
+            lr_factor=factor,
+            lr_limit=limit,
+            lr_share=share,
+            lr_sound=sound,
+            lr_from_step=s.lr_jump_step,
         )
 
 
@@ -411,6 +451,8 @@ def _factors(s: Situation) -> Iterator[tuple[float, str]]:
         # after a jump the old rate comes first: it is known to have worked
         base = s.lr_restore / s.lr_now
         yield base, f"LR back to {s.lr_restore:.3g} (x {base:.3g})"
+        if s.lr_returned:  # no lower one: at this rate the script trains on by itself
+            return
     for factor in s.policy.lr_factors:
         yield base * factor, f"LR x {base * factor:.3g}"
 

@@ -39,6 +39,22 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
         ),
     ),
     Remedy(
+        id="fewer-passes",
+        title="stop before the data is learned by heart, or train on more data",
+        changes="the number of passes over the data, or the data",
+        cost="the steps after the checkpoint that is kept",
+        undo="go on from the last checkpoint",
+        when="mid-run",
+    ),
+    Remedy(
+        id="mend-labels",
+        title="count the labels that are not masked in a batch, and mend what masks them",
+        changes="the code or the settings that build the labels: template, truncation, padding",
+        cost="a restart; the steps since the onset taught nothing",
+        undo="build the labels as before",
+        when="mid-run",
+    ),
+    Remedy(
         id="check-first-batch",
         title="start again, and watch the first batch go forward (trimtab.guard.find_overflow)",
         changes=(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.contract import Finding
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.diagnosis.evidence import (
@@ -120,7 +121,7 @@ def make_plan(
     case = _Case(record, incident, features, choice, framework or record.format)
     remedies: dict[str, PlannedRemedy] = {}
     has = traits_of(record, framework)
-    for name in _wanted(diagnosis, incident, features):
+    for name in _own_cure_first(_wanted(diagnosis, incident, features), diagnosis, incident):
         # a remedy for Adam's beta2 says nothing to a run under SGD, and so on
         if not has.issuperset(REMEDY_BY_ID[name].needs):
             continue
@@ -149,6 +150,44 @@ def make_plan(
             framework=case.framework,
         ),
     )
+
+
+_SETTINGS_BACK = "restore-settings"
+
+
+def _own_cure_first(
+    wanted: Sequence[str], diagnosis: Diagnosis, incident: Incident
+) -> Sequence[str]:
+    """Put a setting that is known to have changed back first: it outlives a rollback."""
+    cures = CAUSE_BY_ID[diagnosis.top.cause].remedies
+    if cures[:1] != (_SETTINGS_BACK,) or not _changed_settings(incident):
+        return wanted
+    return [_SETTINGS_BACK, *(name for name in wanted if name != _SETTINGS_BACK)]
+
+
+def _changed_settings(incident: Incident) -> tuple[Finding, ...]:
+    """Return the changes of settings that an incident shows by name, with the value before."""
+    found: dict[str, Finding] = {}
+    for f in incident.findings:
+        if f.detector in _SETTING_DETECTORS and f.signal in _SETTING_NAMES:
+            found.setdefault(f.signal, f)
+    return tuple(found.values())
+
+
+_SETTING_DETECTORS = ("setting-change", "unannounced-change")
+_SETTING_NAMES: Mapping[str, str] = {
+    "weight_decay": "weight decay",
+    "beta1": "beta1",
+    "beta2": "beta2",
+    "adam_eps": "Adam's epsilon",
+    "momentum": "momentum",
+    "clip_limit": "clip",
+    "dropout": "dropout",
+    "batch_size": "batch size",
+    "trainable_parameters": "trained parameters",
+    "eval_modules": "modules in eval mode",
+}
+"""Settings that can be put back to a value, as people name them."""
 
 
 def _ruled_out(name: str, f: Features) -> bool:
@@ -430,7 +469,22 @@ def _restore_order(case: _Case) -> Built:
     return "restore-data-order", {}, why
 
 
+def _settings_back(case: _Case) -> Built:
+    """Name the settings and their values before; without a name what was changed is to be found."""
+    changes = _changed_settings(case.incident)
+    if not changes:
+        return None
+    told = [
+        f"{_SETTING_NAMES[f.signal]} back to {f.expected:g} (it is {f.value:g} since"
+        f" {step_text(f.onset)})"
+        for f in changes
+    ]
+    values = {_SETTING_NAMES[f.signal]: float(f.expected) for f in changes}
+    return "put-back", values, ", ".join(told)
+
+
 _BUILDERS = {
+    _SETTINGS_BACK: _settings_back,
     "patience": _patience,
     "restore-data-order": _restore_order,
     "roll-back": _roll_back,
@@ -441,5 +495,5 @@ _BUILDERS = {
     "lower-clip": _lower_clip,
     "init-std": _init_std,
 }
-_NEED_VALUES = frozenset(_BUILDERS) - {"patience", "restore-data-order"}
+_NEED_VALUES = frozenset(_BUILDERS) - {"patience", "restore-data-order", _SETTINGS_BACK}
 """Remedies that are nothing without values to set."""

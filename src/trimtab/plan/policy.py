@@ -17,9 +17,9 @@ from trimtab.errors import ConfigError
 from trimtab.plan.authority import AtDeadline, Authority, Permission
 from trimtab.plan.probe_names import PROBES
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER
-from trimtab.text import is_number
+from trimtab.text import is_number, plain
 
-__all__ = ["Mode", "Policy", "Reads"]
+__all__ = ["Mode", "Policy", "Reads", "check_tables"]
 
 Mode = Literal["observe", "advise", "act"]
 OnGiveUp = Literal["advise", "stop"]
@@ -105,10 +105,10 @@ class Policy:
     probes_off: tuple[str, ...] = ()
     """Probes that are left out, by name as in `plan.probe_names.PROBES`."""
 
-    yardstick_share: float = 0.0
+    yardstick_share: float | None = None
     """Most of the time that is spent on reading a few fixed batches in eval mode while the run is
-    calm, share; 0: they are not read, in trouble neither, unless `Guard(validate=)` is given, which
-    makes it 0.01. Ours."""
+    calm, share; 0: they are not read, in trouble neither. None: 0.01 in `act`, where the loop is
+    handed batches of the guard's own anyway, and with `Guard(validate=)`; else 0. Ours."""
     yardstick_batches: int = 2
     """Fixed batches of the yardstick, count; more are read less often. Ours."""
 
@@ -173,7 +173,7 @@ class Policy:
     left out 200-500 batches at each of about 20 spikes, far less than this."""
     max_wasted_share: float = 0.6
     """Most steps that may be off the final lineage, trials included, share of effective steps.
-    Ours."""
+    Above 1: more than the whole run takes. Ours."""
 
     authority: Mapping[str, Permission] = field(default_factory=dict)
     """What may be done without a person: never, ask or act for each class of action, as listed in
@@ -216,7 +216,7 @@ class Policy:
                     f"{name} is {value!r}, expected a number above {low:g} and at most {high:g}"
                 )
         share: object = self.yardstick_share
-        if not is_number(share) or not 0 <= self.yardstick_share <= 1:
+        if share is not None and (not is_number(share) or not 0 <= share <= 1):
             raise ConfigError(f"yardstick_share is {share!r}, expected a number from 0 (off) to 1")
         if not isinstance(self.checkpoint_in_background, bool):
             raise ConfigError(
@@ -243,6 +243,24 @@ class Policy:
         self._check_factors()
         self._check_names()
         _ = self.permissions  # refuses what is impossible
+
+    def __new__(cls, **given: object) -> "Policy":
+        """Refuse a keyword that is no setting with the nearest one, as a file's key is refused.
+
+        Raises:
+            ConfigError: One of them is no setting.
+        """
+        cls._check_known(given, "Policy: ")
+        return super().__new__(cls)
+
+    @classmethod
+    def _check_known(cls, given: Mapping[str, object], where: str) -> None:
+        names = [f.name for f in dataclasses.fields(cls)]
+        for key in given:
+            if key not in names:
+                near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"settings are {', '.join(names)}"
+                raise ConfigError(f"{where}{key!r} is not a setting; {hint}")
 
     @property
     def permissions(self) -> Authority:
@@ -285,12 +303,7 @@ class Policy:
         Raises:
             ConfigError: A key is no setting, or a value is impossible.
         """
-        names = [f.name for f in dataclasses.fields(cls)]
-        for key in table:
-            if key not in names:
-                near = difflib.get_close_matches(key, names, n=1, cutoff=0.5)
-                hint = f"did you mean {near[0]!r}?" if near else f"settings are {', '.join(names)}"
-                raise ConfigError(f"{source}: {key!r} is not a setting; {hint}")
+        cls._check_known(table, f"{source}: ")
         values: dict[str, Any] = {
             k: tuple(v) if isinstance(v, list) else v for k, v in table.items()
         }
@@ -321,6 +334,8 @@ class Policy:
         inner = table.get("policy", table)
         if not isinstance(inner, dict):
             raise ConfigError(f"{path}: 'policy' is {inner!r}, expected a table: [policy]")
+        if "policy" in table:
+            check_tables(table, path)
         names = {f.name for f in dataclasses.fields(cls)}
         beside = sorted(names & set(table)) if "policy" in table else []
         if beside:
@@ -330,6 +345,24 @@ class Policy:
             )
         return cls.from_mapping(inner, source=str(path))
 
+
+def check_tables(table: Mapping[str, object], path: Path) -> None:
+    """Refuse a table of a policy file whose name is next to one of ours.
+
+    Raises:
+        ConfigError: There is one; it would be passed over in silence.
+    """
+    for name in table:
+        near = difflib.get_close_matches(name.lower(), _TABLES, n=1, cutoff=0.75)
+        if name not in _TABLES and near:
+            raise ConfigError(
+                f"{path}: [{plain(name, limit=40)}] is no table of a policy file; did you mean"
+                f" [{near[0]}]?"
+            )
+
+
+_TABLES = ("policy", "supervise")
+"""Tables that are read of a policy file; others are other people's."""
 
 _LEAST: Mapping[str, int] = {
     "patience_steps": 0,

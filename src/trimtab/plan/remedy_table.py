@@ -336,7 +336,7 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(
         id="restore-settings",
-        title="bring back what the restart changed",
+        title="bring back the settings, versions and state of before",
         changes="settings, versions or loaded state, to those in force at the save",
         cost="a restart; what the change was meant to fix stays as it was",
         undo="make the change again, alone and watched",

@@ -33,6 +33,8 @@ class TrialRow:
     """Against the control; None for the control itself, and from another state."""
     recorded: bool = False
     """Whether it is the run as it was recorded, and no replay."""
+    rate_back: bool = False
+    """Whether a replay ran at the rate from before its rise, as the script raised it no more."""
 
     @property
     def cost(self) -> float:
@@ -216,7 +218,7 @@ def read_out(
         rows=(control, *others),
         cells=cells,
         repeat=repeat,
-        repeat_text=_repeat_text(repeat, held=run.held) if run is not None else "",
+        repeat_text=_repeat_text(repeat, run) if run is not None else "",
         precision="" if asked is None else name if asked else f"not {name}",
         pruned=_NUMERICS if asked is False else (),
     )
@@ -236,11 +238,14 @@ def _rank(row: TrialRow) -> tuple[bool, float, float]:
     return (not row.held, row.cost if row.held else 0.0, size)
 
 
-def _repeat_text(repeat: Repeat, *, held: bool) -> str:
-    if held:
+def _repeat_text(repeat: Repeat, run: TrialRow) -> str:
+    if run.held and run.rate_back:
+        return "the replay went well: the script does not raise the learning rate any more"
+    if run.held:
         return (
-            "the replay without any change went well: a transient fault (a flipped bit), or kernels"
-            " that are not deterministic"
+            "the replay without any change went well: something that happened once outside of data,"
+            " state and settings (the script's own change, the machine), or kernels that are not"
+            " deterministic"
         )
     return {
         "bit-equal": "the replay repeats bit for bit: deterministic, not the hardware",

@@ -46,6 +46,8 @@ class SettingPutBack:
     changed_to: tuple[float, ...] = ()
     shown: str
     """In words, such as `weight_decay back to 0.1`."""
+    ended: bool = False
+    """Whether the script has put it back by itself since."""
 
 
 # The order is the default of `Policy.arms`: cheap and likely ones first.
@@ -170,6 +172,12 @@ class Trial:
     lr_limit: float | None = None
     """Learning rate of the first group that is not passed, whatever the schedule asks for, before
     the factor; None: no limit."""
+    lr_share: float = 1.0
+    """With `lr_sound`: factor on the rate that the schedule asks for, below the limit; a schedule
+    that was raised as a whole keeps its shape."""
+    lr_sound: float | None = None
+    """Rate before it was raised: the limit ends where the script's own rate is back there; None:
+    the limit stays."""
     lr_from_step: int | None = None
     """First step at which factor and limit hold: that of the rate's jump; None: from the restore
     point."""
@@ -197,6 +205,11 @@ class Trial:
             raise PlanError(
                 f"trial {self.name!r} has learning-rate limit {self.lr_limit}, expected a finite"
                 " rate above 0"
+            )
+        if not 0 < self.lr_share <= 1:
+            raise PlanError(
+                f"trial {self.name!r} has learning-rate share {self.lr_share}, expected above 0 and"
+                " at most 1: a rate is never raised"
             )
         if not 0 < self.clip_factor <= 1:
             raise PlanError(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.spread import gather, spread_groups
-from trimtab.readers.tags import choose_tags, might_be_loss, signal_of_tag
+from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import unit_scale
 
@@ -43,7 +43,7 @@ class Start:
 
 def is_wanted_tag(tag: str) -> bool:
     """Whether a tag names a signal or might be a training loss."""
-    return signal_of_tag(tag) is not None or might_be_loss(tag)
+    return signal_of_tag(tag) is not None or might_be_loss(tag) or set_of_tag(tag) is not None
 
 
 def record_of_series(

@@ -18,6 +18,7 @@ from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, meaning, names_mean
+from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
@@ -30,7 +31,7 @@ from trimtab.readers.table_axis import (
     is_step,
     names_epoch,
 )
-from trimtab.readers.tags import signal_of_tag, stand_in_rank
+from trimtab.readers.tags import set_of_tag, sets_of, signal_of_tag, stand_in_rank
 from trimtab.readers.writers import beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
@@ -80,8 +81,9 @@ class BadValue:
 @dataclass
 class _Cells:
     role: str
-    """signal, domain (a signal of one kind of training), gathered (into one of these), step, inner
-    (step of an epoch), epoch, rank, split, maybe-loss or nothing."""
+    """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
+    (the loss of one of several), step, inner (step of an epoch), epoch, rank, split, maybe-loss or
+    nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -166,6 +168,8 @@ def _role(key: str) -> str:
     signal = signal_of_tag(key)
     if signal is not None:
         return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
+    if set_of_tag(key) is not None:
+        return "data-set"
     return "maybe-loss" if _may_stand_in(key) else "nothing"
 
 
@@ -372,7 +376,8 @@ class LogTable:
         if not signals:
             raise ReadError(
                 f"{self.source}: no known signal; looked for a loss, grad norm or learning rate, "
-                f"found {_some(self._cells)}; rename a column, e.g. to 'loss'"
+                f"found {_some(self._cells)}; rename a column, e.g. to 'loss', or say"
+                " --columns loss=COLUMN,step=COLUMN"
             )
         # ranks repeat each row; judging all would multiply every event
         keep = self._first_rank(columns)
@@ -428,13 +433,17 @@ class LogTable:
         for name, candidates in found.items():
             # The mean over a validation set says more than its batches, though it has fewer values.
             means = [k for k in candidates if name == "val_loss" and canonical(k) == name]
-            best = max(means or candidates, key=lambda k: _rank(k, name, columns[k]))
+            given = [k for k in candidates if given_meaning(k) == name]
+            best = max(given or means or candidates, key=lambda k: _rank(k, name, columns[k]))
             column = self._scaled(best, name, columns[best])
             if columnar:
                 column = self._nan_settled(best, name, column)
             if column.present.any():
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
+        for of_set, key in sets_of(columns).items():
+            if columns[key].present.any():
+                signals[of_set], keys[of_set] = columns[key], key
         return signals, keys
 
     def _unread(self, taken: Collection[str]) -> dict[str, int]:
@@ -442,12 +451,13 @@ class LogTable:
         return {
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
-            if cells.role in ("nothing", "signal", "domain", "maybe-loss") and key not in taken
+            if cells.role in ("nothing", "signal", "domain", "data-set", "maybe-loss")
+            and key not in taken
         }
 
     def _stands_in(self, key: str) -> bool:
         role = self._cells[key].role
-        return role == "maybe-loss" or (role == "domain" and _may_stand_in(key))
+        return role == "maybe-loss" or (role in ("domain", "data-set") and _may_stand_in(key))
 
     def _gather(self, columns: dict[str, Column]) -> None:
         """Put what is logged once for each layer or expert together, under the signal's name."""

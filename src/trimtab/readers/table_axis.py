@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.numbers import counted
 from trimtab.record import Axis, Column
 from trimtab.vocabulary import normalise
@@ -56,6 +57,9 @@ Columns = Mapping[str, Column]
 
 def is_step(key: str) -> bool:
     """Whether a key names a step, as it stands or at the end of a path (`data/step`)."""
+    given = given_meaning(key)
+    if given is not None:
+        return given == "step"
     name = normalise(key)
     path, _, leaf = name.rpartition("/")
     return (
@@ -74,6 +78,9 @@ def is_inner_step(key: str) -> bool:
 
 def names_epoch(key: str) -> bool:
     """Whether a key names an epoch, as it stands or at the end of a path."""
+    given = given_meaning(key)
+    if given is not None:
+        return given == "epoch"
     name = normalise(key)
     path, _, leaf = name.rpartition("/")
     return name in EPOCH_KEYS or bool(leaf == "epoch" and not _TIMES.search(path))
@@ -162,6 +169,8 @@ def _placed(step: Column, signals: Columns, key: str, notes: list[str]) -> NDArr
 
 
 def _step_rank(key: str) -> tuple[bool, int]:
+    if given_meaning(key) == "step":
+        return False, -1
     name = normalise(key)
     rank = _STEP_KEYS.index(name) if name in _STEP_KEYS else len(_STEP_KEYS)
     # W&B's `_step` counts calls of its log function, not steps of the trainer.

@@ -8,19 +8,23 @@ same series on another axis and is never taken.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.readers.given_columns import AXES, given_meaning
 from trimtab.vocabulary import canonical, normalise
 
 __all__ = [
     "choose_tags",
+    "is_of_an_agent",
     "is_validation_word",
     "might_be_loss",
+    "set_of_tag",
+    "sets_of",
     "signal_of_tag",
     "stand_in_rank",
     "tag_of_file",
@@ -81,6 +85,170 @@ _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
 """Words of losses that measure no distance to a target: they may rise while all is well."""
+_LONGEST_SET_KEY = 80
+_LEAST_SETS = 2
+_MOST_SETS = 64
+_SPLIT = r"(?P<split>train|training|val|valid|validation|eval|test|dev|heldout)"
+_SET = r"(?P<set>[A-Za-z0-9][\w.-]{0,40})"
+_SET_KEYS = tuple(
+    re.compile(text, re.IGNORECASE)
+    for text in (
+        rf"(?:{_SPLIT}[/_])?loss/{_SET}",
+        rf"{_SPLIT}/{_SET}/loss",
+        rf"(?P<split>val|valid|validation|eval|dev)[_/]{_SET}_loss",
+        rf"{_SET}/(?P<split>val|valid|validation|eval)_loss",
+    )
+)
+"""How the loss of one data set is called: `loss/code`, `val/books/loss`, `eval_c4_loss` (HF)."""
+_NO_SET = frozenset(
+    [
+        "actor",
+        "adv",
+        "adversarial",
+        "all",
+        "aux",
+        "auxiliary",
+        "average",
+        "avg",
+        "balance",
+        "balancing",
+        "batch",
+        "bbox",
+        "bce",
+        "best",
+        "box",
+        "byol",
+        "ce",
+        "chosen",
+        "class",
+        "clip",
+        "clm",
+        "cls",
+        "codebook",
+        "coef",
+        "commit",
+        "commitment",
+        "contrastive",
+        "critic",
+        "cross",
+        "current",
+        "d",
+        "decay",
+        "dfl",
+        "dice",
+        "dino",
+        "disc",
+        "discriminator",
+        "distill",
+        "distillation",
+        "dpo",
+        "ema",
+        "entropy",
+        "epoch",
+        "fake",
+        "feature",
+        "fm",
+        "focal",
+        "g",
+        "gan",
+        "gen",
+        "generator",
+        "giou",
+        "gp",
+        "gpu",
+        "h",
+        "head",
+        "huber",
+        "i",
+        "ibot",
+        "iou",
+        "itc",
+        "iter",
+        "itm",
+        "j",
+        "kd",
+        "kl",
+        "koleo",
+        "l1",
+        "l2",
+        "last",
+        "layer",
+        "lm",
+        "load",
+        "loss",
+        "lpips",
+        "mae",
+        "main",
+        "mask",
+        "max",
+        "mean",
+        "median",
+        "mel",
+        "min",
+        "mlm",
+        "moving",
+        "mse",
+        "mtp",
+        "nll",
+        "norm",
+        "obj",
+        "objectness",
+        "other",
+        "penalty",
+        "perceptual",
+        "pg",
+        "pi",
+        "policy",
+        "posterior",
+        "prior",
+        "q",
+        "rank",
+        "real",
+        "rec",
+        "recon",
+        "reconstruction",
+        "reg",
+        "regression",
+        "rejected",
+        "reward",
+        "roi",
+        "router",
+        "rpn",
+        "running",
+        "scale",
+        "scaled",
+        "seg",
+        "sft",
+        "smooth",
+        "smoothed",
+        "ssl",
+        "stage",
+        "std",
+        "step",
+        "student",
+        "sum",
+        "surrogate",
+        "task",
+        "td",
+        "teacher",
+        "total",
+        "train",
+        "training",
+        "v",
+        "value",
+        "var",
+        "vf",
+        "vq",
+        "wd",
+        "weight",
+        "worker",
+        "xent",
+        "z",
+    ]
+)
+"""Words of what is added up to a loss, or of how it is averaged; never the name of a data set."""
+_OF_AN_AGENT = frozenset({"actor", "critic", "policy", "pi", "pg", "surrogate"})
+"""Words of losses of reinforcement learning, whose targets move with what is learned."""
 _NOT_A_TRAIN_LOSS = ("scale", "best", "min", "max", "aux", "ema", "weight", "coef", "lr", "std")
 
 
@@ -106,6 +274,9 @@ def signal_of_tag(tag: str) -> str | None:
         >>> [signal_of_tag(t) for t in ("lm-loss-training/lm loss", "val/lm loss", "h.3/norm")]
         ['loss', 'val_loss', None]
     """
+    given = given_meaning(tag)
+    if given is not None:
+        return None if given in AXES else given
     if _is_no_series(tag):
         return None
     tag = _EXPORTED.sub("", tag)
@@ -133,6 +304,41 @@ def signal_of_tag(tag: str) -> str | None:
     name = canonical(last) or canonical(kept)
     is_vague = normalise(last) in _TOP_LEVEL_ONLY or kept in _TOP_LEVEL_ONLY
     return None if is_vague and not _TRAIN.issuperset(_words(path)) else name
+
+
+def sets_of(tags: Iterable[str]) -> dict[str, str]:
+    """Return `loss/SET` or `val_loss/SET` -> tag, of data sets logged apart.
+
+    One training set alone is not told from a part of the loss, so there must be two; 64 at most.
+    """
+    named = {name: tag for tag in tags if (name := set_of_tag(tag)) is not None}
+    trained = [name for name in named if name.startswith("loss/")]
+    if len(trained) < _LEAST_SETS:
+        named = {name: tag for name, tag in named.items() if name not in trained}
+    return dict(sorted(named.items())[:_MOST_SETS])
+
+
+def set_of_tag(tag: str) -> str | None:
+    """Return `loss/SET` or `val_loss/SET` for the loss of one data set of several; None otherwise.
+
+    Parts of a loss (`loss/kl`) are no data sets: they need not fall together.
+
+    Example:
+        >>> [set_of_tag(t) for t in ("loss/code", "eval_c4_loss", "val/books/loss", "loss/kl")]
+        ['loss/code', 'val_loss/c4', 'val_loss/books', None]
+    """
+    if "loss" not in tag.lower() or len(tag) > _LONGEST_SET_KEY or _is_no_series(tag):
+        return None
+    found = next((m for p in _SET_KEYS if (m := p.fullmatch(tag))), None)
+    if found is None:
+        return None
+    held_out, name = found["split"] or "", found["set"]
+    words = [w.rstrip("0123456789") or w for w in _words(name)]
+    if not words or not _NO_SET.isdisjoint(words) or any(_VALIDATION.match(w) for w in words):
+        return None
+    if all(w.isdigit() for w in words) or (canonical(name) is not None):
+        return None
+    return ("val_loss/" if _VALIDATION.match(held_out.lower()) else "loss/") + name
 
 
 def _is_grad_norm(tag: str) -> bool:
@@ -191,7 +397,7 @@ def choose_tags(
         if stand_ins:
             found["loss"] = stand_ins[:1]
             notes.append(f"no tag is called a training loss; {stand_ins[0]!r} is taken for it")
-    chosen: dict[str, str] = {}
+    chosen: dict[str, str] = sets_of(values)
     for name, tags in found.items():
         trusts_name = name == "val_loss"
         best = max(tags, key=partial(_rank_of, values, trusts_name=trusts_name))
@@ -223,6 +429,16 @@ def stand_in_rank(tag: str) -> tuple[int, bool, int]:
     ]
     place = next((i for i, holds in enumerate(order) if holds), len(order))
     return place, not _NO_DISTANCE.isdisjoint(words), len(tag)
+
+
+def is_of_an_agent(key: str) -> bool:
+    """Whether a key names the loss of a policy or of a critic.
+
+    Example:
+        >>> is_of_an_agent("train/loss_critic"), is_of_an_agent("train/loss")
+        (True, False)
+    """
+    return not _OF_AN_AGENT.isdisjoint(_words(key))
 
 
 def _some(tags: Sequence[str], best: str) -> str:

@@ -30,6 +30,7 @@ from trimtab.report.headline import (
 from trimtab.report.heat import Heat, make_heats
 from trimtab.report.panels import Panel, Stretch, bands, make_panels, step_range
 from trimtab.report.picture import render_picture
+from trimtab.report.saved import cost_sentence, saved_sentence
 from trimtab.report.sections import (
     cards_html,
     chronicle_html,
@@ -51,16 +52,27 @@ __all__ = ["page_data", "render_html", "source_hash", "static_text"]
 
 
 @np.errstate(over="ignore", invalid="ignore")  # losses of 1e308 are ugly, not wrong
-def render_html(account: RunAccount, *, title: str) -> str:
+def render_html(account: RunAccount, *, title: str, served: str | None = None) -> str:
     """Return the report of one run as one self-contained HTML page.
 
     The same account and title give the same bytes.
+
+    Args:
+        account: The run.
+        title: What it is called.
+        served: Where `trimtab serve` answers for this run, such as `/run/ID`: the page then asks
+            there, and nowhere else, for rows as they come and for more of them when zoomed. None:
+            the page asks for nothing.
     """
     style = "".join(static_text(name) for name in ("colours.css", "plot.css", "page.css"))
-    script = "".join(static_text(name) for name in ("chart.js", "heat.js", "page.js"))
+    names = ("chart.js", "heat.js", "page.js", *(() if served is None else ("live.js",)))
+    script = "".join(static_text(name) for name in names)
     data = page_data(account)
+    if served is not None:
+        data["served"] = served
     return Template(static_text("page.html")).substitute(
-        policy=_policy(style, script),
+        policy=_policy(style, script, served=served is not None),
+        bar="" if served is None else _bar(served),
         version=__version__,
         title=text(title),
         style=style,
@@ -85,7 +97,21 @@ def _lead(account: RunAccount) -> str:
     code = f" <code>{text(flags)}</code>" if flags else ""
     do = f'<p class="lead"><b>Do</b> {text(deed)}{code}</p>' if deed else ""
     context = context_sentence(account)
-    return do + (f'<p class="lead why">{text(context)}</p>' if context else "")
+    said = [("Saved", saved_sentence(account)), ("Cost", cost_sentence(account))]
+    told = "".join(f'<p class="lead"><b>{name}</b> {text(s)}</p>' for name, s in said if s)
+    return (
+        do
+        + (told if said[0][1] else "")
+        + (f'<p class="lead why">{text(context)}</p>' if context else "")
+    )
+
+
+def _bar(served: str) -> str:
+    return (
+        '<nav class="bar" aria-label="pages"><a href="/">all runs</a>'
+        f'<a href="/overlay?runs={text(served.rsplit("/", 1)[-1])}">overlay</a>'
+        '<span id="live" role="status"></span></nav>'
+    )
 
 
 def static_text(name: str) -> str:
@@ -93,10 +119,11 @@ def static_text(name: str) -> str:
     return (files("trimtab.report") / "static" / name).read_text(encoding="utf-8")
 
 
-def _policy(style: str, script: str) -> str:
+def _policy(style: str, script: str, *, served: bool) -> str:
+    asks = " connect-src 'self';" if served else ""
     return (
         f"default-src 'none'; style-src '{source_hash(style)}'; script-src '{source_hash(script)}';"
-        " img-src data:; base-uri 'none'; form-action 'none'"
+        f" img-src data:;{asks} base-uri 'none'; form-action 'none'"
     )
 
 

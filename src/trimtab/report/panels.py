@@ -17,7 +17,7 @@ from trimtab.report.wording import capital
 from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
-__all__ = ["Band", "Panel", "Stretch", "bands", "make_panels", "step_range"]
+__all__ = ["SPECS", "Band", "Panel", "Stretch", "bands", "make_panels", "step_range"]
 
 
 @dataclass(frozen=True, kw_only=True)

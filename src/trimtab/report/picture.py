@@ -21,6 +21,7 @@ __all__ = [
     "axis_svg",
     "curve_svg",
     "nice_ticks",
+    "panels_svg",
     "pixels_of",
     "render_picture",
 ]
@@ -124,19 +125,48 @@ def render_picture(
         width: Pixels.
         standalone: Put the style sheet in, light and dark; without it the page's own is used.
     """
-    panels = _chosen(account, signals)
-    limits = step_range(account.record)
-    found = bands(account)
+    return panels_svg(
+        _chosen(account, signals),
+        step_range(account.record),
+        found=bands(account),
+        word=axis_word(account.record),
+        label=f"Signals of {plain(account.record.source)}",
+        width=width,
+        standalone=standalone,
+    )
+
+
+def panels_svg(
+    panels: Sequence[Panel],
+    limits: tuple[float, float],
+    *,
+    found: Sequence[Band] = (),
+    word: str,
+    label: str,
+    width: int = 1200,
+    standalone: bool = True,
+) -> str:
+    """Return panels one below the other over one axis, as SVG.
+
+    Args:
+        panels: In their order from above.
+        limits: First and last place of the axis, the same for all.
+        found: Incidents, as shaded bands.
+        word: What the axis counts.
+        label: What the picture shows, for readers who do not see it.
+        width: Pixels.
+        standalone: Put the style sheet in.
+    """
     y, body = 4.0, []
     for panel in panels:
         height = STRIP if panel.strip else TALL if panel.name == "loss" else LOW
         body.append(_panel(panel, found, limits, y, height, float(width)))
         y += TOP + height + GAP
-    body.append(axis_svg(limits, y, float(width), axis_word(account.record)))
+    body.append(axis_svg(limits, y, float(width), word))
     total = y + 26
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {width} {total:.0f}"'
-        f' role="img" aria-label="Signals of {escape(plain(account.record.source))}">'
+        f' role="img" aria-label="{escape(label)}">'
     )
     style = f"<style>{_style()}</style>" if standalone else ""
     return head + style + "".join(body) + "</svg>"

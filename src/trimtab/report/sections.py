@@ -42,12 +42,15 @@ def text(value: object) -> str:
     return escape(re.sub(r"(?<=\d) (?=\d{3}(?!\d))", "\u202f", plain(value)), quote=True)
 
 
-def cards_html(account: RunAccount, *, prefix: str = "") -> str:
+def cards_html(account: RunAccount, *, prefix: str = "", only: str = "") -> str:
     """Return the incident cards, A first; those that need no action are folded away.
 
     `prefix` keeps ids apart where a page shows several runs; so it does in the other sections.
+    `only`: the letter of the one card that is wanted.
     """
     order = tell(account)
+    if only:
+        return "".join(_card(t, prefix) for t in order if t.letter == only)
     alarms = [_card(t, prefix) for t in order if t.alarm and not t.dismissed]
     quiet = [_card(t, prefix) for t in order if not t.alarm or t.dismissed]
     if not alarms and not quiet:

@@ -233,6 +233,7 @@ _WHO = {
     "config": "the author of the config",
     "data": "the owner of the data",
     "numeric": "the person who trains",
+    "unknown": "not known",
 }
 """Who must act, by the word of the crash table."""
 

@@ -86,10 +86,11 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
             code=None if code is None or code < 0 else code,
             signum=signum,
         )
-    if report is None and kernel:
-        report = classify(kernel)
+    if kernel and (report is None or report.crash_class == "unknown"):
+        report = classify(kernel) or report
     plain_code = None if code is None or code < 0 else code
-    if report is not None and (report.sure or signum != signal.SIGKILL):
+    known = report is not None and report.crash_class != "unknown"
+    if report is not None and (report.sure or (known and signum != signal.SIGKILL)):
         return AttemptEnd(
             crash_class=report.crash_class,
             who=report.who_must_act,
@@ -117,6 +118,7 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
         crash_class="unknown",
         who="unknown",
         why=f"the command ended {how}, and no line says why",
+        line="" if report is None else plain(report.line)[:400],
         code=plain_code,
         signum=signum,
     )

@@ -1,7 +1,8 @@
 """The numbers of a run that has no guard: judged as `watch` judges them, answered by restart.
 
 A restart costs minutes of every device, so waiting comes first: an incident is answered when it
-lasts. What is answered, and by what change, is `answer_numbers`, a function of what was judged.
+lasts. What is answered (`answer_numbers`), and by what change (`choose_change`), are functions of
+what was judged.
 """
 
 import threading
@@ -9,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.self_test import SelfTester
@@ -18,13 +21,33 @@ from trimtab.kinds import severity_rank
 from trimtab.monitor.follower import Watcher
 from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
+from trimtab.record import RunRecord
 from trimtab.supervise.resume import LaunchFlags, rate_of
 
-__all__ = ["Judged", "NumberJudge", "NumericAnswer", "answer_numbers"]
+__all__ = [
+    "Judged",
+    "LossBefore",
+    "NumberJudge",
+    "NumericAnswer",
+    "NumericChange",
+    "answer_numbers",
+    "choose_change",
+    "newest_level",
+    "trend_before",
+]
 
 _WARNING_PATIENCE = 5
 """A warning is waited for so many times longer than a critical incident. Ours: BLOOM's 2022 spike
 healed by itself in about 30 steps."""
+_WINDOW = 4
+"""Bad data is taken to last for at most so many times the patience, where it may be left out. Ours:
+32 steps; PaLM left out 200 to 500 batches, with a restart as dear."""
+_BROKEN_WINDOW = 1
+"""The same for values that are not finite, steps. Ours: the step before broke them."""
+_TREND_ROWS = 32
+"""Rows over which the level of the loss is taken. Ours."""
+_RATE_ROWS = 8
+"""Rows before the first sign among which the rate before a raise is looked for. Ours."""
 _BROKEN = ("non-finite", "silent-nan", "scale-collapse")
 """Kinds that no later step heals."""
 
@@ -40,32 +63,44 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True)
 class NumericAnswer:
-    """What to do about the numbers."""
+    """What there is to answer."""
 
-    told: IncidentAccount
     before: float
-    """Step of the first sign: a checkpoint to go back to lies before it."""
-    rate_factor: float | None
-    """What the rate is multiplied with; None: it stays."""
+    """Place of the first sign on the log's axis: a checkpoint to go back to lies before it."""
+    axis: str
+    """What the log counts: step, epoch or row."""
+    kind: str
+    headline: str
+    onset: float
+    row: int
+    """Row of the first sign, in the order of the log."""
+    through: float
+    """Where the data that may have done it ends, on the same axis."""
     why: str
 
 
-def answer_numbers(
-    account: RunAccount,
-    policy: Policy,
-    *,
-    num_before: int,
-    argv: Sequence[str],
-    framework: LaunchFlags | None,
-) -> NumericAnswer | None:
-    """Return the answer to the worst incident of the newest attempt; None: wait.
+@dataclass(frozen=True, kw_only=True)
+class NumericChange:
+    """What the next start does otherwise."""
+
+    rate_factor: float
+    """What the rate of the command is multiplied with."""
+    data: bool = False
+    """Whether it is fed other data."""
+    why: str
+
+    @property
+    def nothing(self) -> bool:
+        """Whether it does nothing else: it would end the same way, or a checkpoint heals it."""
+        return self.rate_factor == 1.0 and not self.data
+
+
+def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
+    """Return what is to be answered, the worst incident of the newest attempt; None: wait.
 
     Args:
         account: The log as judged now, without hindsight.
-        policy: With the patience and the factors of the rate.
-        num_before: Numeric restarts so far: each goes one factor further down.
-        argv: The command; where it names no rate, none is changed.
-        framework: Whose flags it takes.
+        policy: With the patience.
     """
     record = account.record
     if not record.num_rows:
@@ -82,16 +117,150 @@ def answer_numbers(
         if lasted < patience:
             continue
         first = incident.onset if incident.precursor is None else incident.precursor
-        factors = policy.lr_factors
-        factor = factors[min(num_before, len(factors) - 1)]
-        can_cut = rate_of(argv, framework) is not None
+        # Rows after the first broken one are broken by the state; after a spike's, by either.
+        window = _BROKEN_WINDOW if incident.kind in _BROKEN else _WINDOW * policy.patience_steps
         return NumericAnswer(
-            told=told,
+            kind=incident.kind,
+            headline=told.headline,
+            onset=incident.onset,
+            row=incident.onset_row,
             before=min(first, incident.onset),
-            rate_factor=factor if can_cut else None,
+            axis=record.axis,
+            through=min(float(record.step[-1]), incident.onset + window),
             why=f"{incident.headline} · lasts for {lasted} rows",
         )
     return None
+
+
+def choose_change(
+    record: RunRecord,
+    policy: Policy,
+    *,
+    num_before: int,
+    factor: float,
+    argv: Sequence[str],
+    framework: LaunchFlags | None,
+    step: int | None,
+    row: int,
+) -> NumericChange | None:
+    """Return what the next start does otherwise; None: its flags have nothing more to offer.
+
+    A rate that stands higher than at the checkpoint is put back first: it is known to have worked.
+    Then comes other data, where a flag gives it, since it costs no training speed; then a lower
+    rate, each time by a factor more.
+
+    Args:
+        record: The log.
+        policy: With the factors of the rate, and from which ratio on a rate was raised.
+        num_before: Numeric answers so far.
+        factor: What the rate of the command is multiplied with now.
+        argv: The command; where it names no rate, none is changed.
+        framework: Whose flags it takes.
+        step: Of the checkpoint that is loaded; None: the command starts as given.
+        row: Of the first sign.
+    """
+    kept = framework is not None and framework.rate_kept and step is not None
+    raised = _raised(record, row)
+    if raised >= policy.lr_jump_ratio:
+        why = f"the rate is {raised:.3g} x that before"
+        if kept:
+            return NumericChange(
+                rate_factor=factor, why=f"{why}; the checkpoint brings its own along"
+            )
+        if rate_of(argv, framework) is not None:
+            return NumericChange(rate_factor=factor / raised, why=f"{why}, and is put back")
+    offers_data = False
+    if framework is not None and step is not None:
+        offers_data = bool(framework.data) or framework.data_anew
+    if offers_data and num_before == 0:
+        return NumericChange(
+            rate_factor=factor, data=True, why="other data comes first: it costs least"
+        )
+    if kept:
+        return None
+    if rate_of(argv, framework) is None:
+        return NumericChange(rate_factor=1.0, why="the command names no rate")
+    factors = policy.lr_factors
+    cut = factors[min(max(num_before - offers_data, 0), len(factors) - 1)]
+    return NumericChange(rate_factor=min(cut, factor), why="a lower rate")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossBefore:
+    """Where the loss stood before the first sign, by which an answer is judged."""
+
+    level: float
+    limit: float
+    """The highest median that counts as back on the trend."""
+
+
+def trend_before(record: RunRecord, row: int, policy: Policy) -> LossBefore | None:
+    """Return where the loss stood before a row; None: too little is known."""
+    column = record.columns.get("loss")
+    if column is None:
+        return None
+    then = column.values[:row][column.present[:row]]
+    then = then[np.isfinite(then)]
+    if then.size < _TREND_ROWS // 2:
+        return None
+    near = then[-_TREND_ROWS:]
+    level = float(np.median(near))
+    noise = 1.4826 * float(np.median(np.abs(near - level)))
+    descent = max(float(np.median(then[:_TREND_ROWS])) - level, 0.0)
+    # The median of so many rows strays by about a quarter of what one row does.
+    return LossBefore(level=level, limit=level + max(noise / 2, policy.verify_tolerance * descent))
+
+
+def raised_start(record: RunRecord, policy: Policy) -> NumericAnswer | None:
+    """Return what there is to answer where a start raised the rate and the loss stays above before.
+
+    Each attempt is judged on its own, and one that is high from its first row on may show nothing.
+    """
+    if not record.num_rows:
+        return None
+    own = np.flatnonzero(record.attempt == record.attempt[-1])
+    row = int(own[0])
+    level = newest_level(record, rows=policy.verify_steps)
+    if level is None or row == 0:
+        return None
+    trend, raised = trend_before(record, row, policy), _raised(record, row)
+    if trend is None or raised < policy.lr_jump_ratio or level <= trend.limit:
+        return None
+    place = float(record.step[row])
+    return NumericAnswer(
+        kind="resume-jump",
+        headline=f"the rate was raised by the start, x {raised:.3g}",
+        onset=place,
+        row=row,
+        before=place,
+        axis=record.axis,
+        through=place,
+        why=f"loss {level:.4g} after {len(own)} rows at {raised:.3g} x the rate, expected at most"
+        f" {trend.limit:.4g}",
+    )
+
+
+def newest_level(record: RunRecord, *, rows: int) -> float | None:
+    """Return the median loss at the end of the newest attempt; None while it has fewer rows."""
+    column = record.columns.get("loss")
+    own = np.flatnonzero(record.attempt == record.attempt[-1]) if record.num_rows else ()
+    if column is None or len(own) < rows:
+        return None
+    losses = column.values[own][column.present[own]][-_TREND_ROWS:]
+    # NaN counts as no trend: it compares with nothing.
+    return float(np.median(losses)) if losses.size else None
+
+
+def _raised(record: RunRecord, row: int) -> float:
+    """Return the newest rate over the least one of some rows before; 1: the log does not tell."""
+    column = record.columns.get("lr")
+    if column is None:
+        return 1.0
+    known = np.flatnonzero(column.present & np.isfinite(column.values) & (column.values > 0))
+    then = known[known < row][-_RATE_ROWS:]  # the first sign comes a row or two after the raise
+    if not then.size:
+        return 1.0
+    return float(column.values[known[-1]] / column.values[then].min())
 
 
 class NumberJudge(threading.Thread):

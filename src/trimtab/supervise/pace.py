@@ -36,6 +36,8 @@ class StepPace:
     since: float = 0.0
     """When it came."""
     first_step: float = 0.0
+    first_at: float | None = None
+    """When the first step came; None before it."""
     last_stride: float = 1.0
     """Steps from row to row."""
     gaps: tuple[float, ...] = ()
@@ -48,13 +50,28 @@ class StepPace:
     def moved(self, at: float, step: float) -> "StepPace":
         """Return the pace after a new step was seen."""
         if self.step is None:
-            return replace(self, step=step, since=at, first_step=step)
+            return replace(self, step=step, since=at, first_step=step, first_at=at)
         gap = at - self.since
         usual = self.median_s
         new = replace(self, step=step, since=at, last_stride=max(step - self.step, 1.0))
         if usual is not None and gap > MEDIAN_FACTOR * usual + 1.0:
             return replace(new, long=(*self.long, (self.step, gap))[-_KEPT_LONG:])
         return replace(new, gaps=(*self.gaps, gap)[-_KEPT:])
+
+    def times(self, now: float) -> dict[str, float | None]:
+        """Return how an attempt that ends now spent its time, seconds, and between which steps.
+
+        `startup_s` until its first step, `trained_s` to its last, `silent_s` since.
+        """
+        first = now if self.first_at is None else self.first_at
+        last = now if self.first_at is None else self.since
+        return {
+            "startup_s": round(max(first - self.started, 0.0), 3),
+            "trained_s": round(max(last - first, 0.0), 3),
+            "silent_s": round(max(now - last, 0.0), 3),
+            "first_step": None if self.step is None else self.first_step,
+            "last_step": self.step,
+        }
 
     @property
     def median_s(self) -> float | None:

@@ -1,6 +1,8 @@
 """Which checkpoint a restart loads, and how its command says so."""
 
 import contextlib
+import json
+import math
 import re
 import tomllib
 import zipfile
@@ -10,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from pathlib import Path
 
-from trimtab.checkpoints.layouts import find_checkpoints
+from trimtab.checkpoints.find import find_checkpoints
 from trimtab.errors import ConfigError, ReadError
 from trimtab.surgery import SavedStep, find_layout
 
@@ -19,15 +21,20 @@ __all__ = [
     "Restore",
     "checkpoint_folder",
     "find_framework",
+    "is_whole",
     "newest",
     "rate_of",
     "resumed",
+    "with_data",
     "with_flag",
     "with_rate",
 ]
 
 
 _MAX_FILES = 4096
+_MOST_STATE_BYTES = 1 << 28
+_MOST_SKIPPED = 1000
+"""More iterations than that are no window of bad data: the flag would not hold them either."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +50,14 @@ class LaunchFlags:
     """Flags that may name the learning rate; the first in the command counts."""
     with_rate: tuple[str, ...]
     style: str
+    data: Mapping[str, str]
+    """Flag -> value by which other data is fed after a restart; empty: there is none."""
+    rate_kept: bool
+    """Whether a checkpoint brings its rate along, whatever the flag says."""
+    data_anew: bool
+    """Whether each start draws other data."""
+    one_file: str
+    """File that each save overwrites; empty: saves have files of their own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +82,10 @@ def _frameworks() -> tuple[LaunchFlags, ...]:
             rate=tuple(row["rate"].split("|")),
             with_rate=tuple(row["with_rate"]),
             style=row["style"],
+            data=row.get("data", {}),
+            rate_kept=row.get("rate_kept", False),
+            data_anew=row.get("data_anew", False),
+            one_file=row.get("one_file", ""),
         )
         for row in tomllib.loads(text)["framework"]
     )
@@ -107,7 +126,11 @@ def checkpoint_folder(argv: Sequence[str], framework: LaunchFlags | None) -> Pat
 
 
 def newest(
-    folder: Path, *, refused: Collection[str] = (), before: float | None = None
+    folder: Path,
+    *,
+    refused: Collection[str] = (),
+    before: float | None = None,
+    before_epoch: float | None = None,
 ) -> Restore | None:
     """Return the newest whole checkpoint in a folder; None where there is none.
 
@@ -115,6 +138,8 @@ def newest(
         folder: Where the command writes them.
         refused: Paths that must not be loaded.
         before: Step that it must not lie at or after.
+        before_epoch: The same in epochs, for a log that names no step; what does not say its epoch
+            is passed over.
 
     Graded checkpoints (trimtab's own) that are not healthy are passed over.
     """
@@ -123,7 +148,9 @@ def newest(
         path = str(saved.path)
         if not saved.complete or path in refused or saved.grade in ("suspect", "poisoned"):
             continue
-        if (before is None or saved.step < before) and _is_whole(saved.path):
+        if before_epoch is not None and not _epoch_of(saved.path) < before_epoch:
+            continue
+        if (before is None or saved.step < before) and is_whole(saved.path):
             return Restore(step=saved.step, path=path, layout=layout)
     return None
 
@@ -143,7 +170,16 @@ def _found(folder: Path) -> tuple[str, tuple[SavedStep, ...]]:
     return "", ()
 
 
-def _is_whole(path: Path) -> bool:
+def _epoch_of(path: Path) -> float:
+    """Return the epoch that a checkpoint of Hugging Face's says; NaN where none can be read."""
+    try:
+        with (path / "trainer_state.json").open("rb") as file:
+            return float(json.loads(file.read(_MOST_STATE_BYTES))["epoch"])
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return math.nan
+
+
+def is_whole(path: Path) -> bool:
     """Tell whether the archives that a checkpoint consists of have an end.
 
     PyTorch's files are zip archives: one that was cut off has lost its directory, which stands
@@ -206,6 +242,53 @@ def with_rate(argv: Sequence[str], framework: LaunchFlags | None, factor: float)
         return tuple(argv)
     words = with_flag(argv, found[0], f"{found[1] * factor:.6g}", framework.style)
     return (*words, *(flag for flag in framework.with_rate if flag not in words))
+
+
+def with_data(
+    argv: Sequence[str],
+    framework: LaunchFlags | None,
+    *,
+    number: int,
+    first: float | None = None,
+    last: float | None = None,
+) -> tuple[str, ...]:
+    """Return a command that is fed other data after its restart; as given where no flag does that.
+
+    Args:
+        argv: The command.
+        framework: Whose flags it takes.
+        number: How many such answers there were.
+        first: First step of the data that is left out.
+        last: Its last one.
+
+    Example:
+        >>> megatron = find_framework(("pretrain_gpt.py",))
+        >>> with_data(("pretrain_gpt.py",), megatron, number=1, first=7, last=9)
+        ('pretrain_gpt.py', '--iterations-to-skip', '7', '8', '9')
+    """
+    for flag, template in framework.data.items() if framework is not None else ():
+        assert framework is not None
+        if "{skipped}" not in template:
+            argv = with_flag(argv, flag, template.format(number=number), framework.style)
+            continue
+        if first is None or last is None or not 0 <= last - first < _MOST_SKIPPED:
+            continue
+        argv = _with_values(argv, flag, [str(step) for step in range(int(first), int(last) + 1)])
+    return tuple(argv)
+
+
+def _with_values(argv: Sequence[str], flag: str, values: Sequence[str]) -> tuple[str, ...]:
+    """Return a command in which a flag has these values beside those that it has."""
+    words = list(argv)
+    at = _find(words, flag)
+    if at is None:
+        return (*words, flag, *values)
+    end = at + 1
+    while end < len(words) and not words[end].startswith("-"):
+        end += 1
+    there = words[at + 1 : end]
+    words[end:end] = [value for value in values if value not in there]
+    return tuple(words)
 
 
 def with_flag(argv: Sequence[str], flag: str, value: str, style: str) -> tuple[str, ...]:

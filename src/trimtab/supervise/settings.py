@@ -9,7 +9,7 @@ from typing import Any
 
 from trimtab.bounded_toml import read_toml_text
 from trimtab.errors import ConfigError
-from trimtab.plan.policy import Policy
+from trimtab.plan.policy import Policy, check_tables
 from trimtab.text import is_number
 
 __all__ = ["SECTIONS", "SuperviseSettings", "read_policy", "read_settings"]
@@ -151,7 +151,9 @@ def read_policy(path: Path) -> Policy:
     Raises:
         ConfigError: As for `read_settings`.
     """
-    return Policy.from_toml(path) if "policy" in _document(path) else Policy()
+    document = _document(path)
+    check_tables(document, path)
+    return Policy.from_toml(path) if "policy" in document else Policy()
 
 
 def _document(path: Path) -> dict[str, object]:

@@ -1,15 +1,18 @@
 """What the supervisor knows, what happens to it, and what it orders: values only."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from trimtab.chronicle.approvals import Said
 from trimtab.plan.authority import Authority
 from trimtab.supervise.ending import AttemptEnd
 from trimtab.supervise.pace import StepPace
 
 __all__ = [
     "Alert",
+    "Answered",
     "Asked",
     "Begin",
     "Begun",
@@ -25,12 +28,30 @@ __all__ = [
     "Phase",
     "Proof",
     "PutBack",
+    "Request",
     "Stop",
     "Tick",
     "WriteDown",
 ]
 
-Phase = Literal["idle", "running", "stopping", "waiting", "done"]
+Phase = Literal["idle", "running", "stopping", "waiting", "asking", "done"]
+"""waiting: for the next start to be due; asking: for a person to allow it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What a person is asked to allow."""
+
+    id: str
+    classes: tuple[str, ...]
+    what: str
+    until: float
+    """When the deadline ends."""
+    numeric: "Numeric | None" = None
+    """The answer to broken numbers that is asked for; None: the restart after an end."""
+    ending: AttemptEnd | None = None
+    """That end."""
+    because: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +96,16 @@ class JobState:
     """Why the command is being stopped by the supervisor; None: it is not."""
     asked: int = 0
     """Signal by which a person or a scheduler ends it; 0: none."""
+    asked_at: float = 0.0
+    """When it came, or when the command was last seen saving after it."""
+    asked_until: float = math.inf
+    """When the patience with a command that saves ends."""
     before: float | None = None
     """First sign of a numeric fault: what is loaded lies before it; None: there was none."""
     rate_factor: float = 1.0
     """What the learning rate of the command is multiplied with, from the next start."""
+    other_data: tuple[tuple[float | None, float | None], ...] = ()
+    """First and last step of the data that each answer by other data leaves out."""
     rate: float | None = None
     """The learning rate of the newest row, where the log has it."""
     proof: Proof | None = None
@@ -89,6 +116,9 @@ class JobState:
     """When restarts of the last 24 hours were ordered, at most 1,000."""
     resume_at: float = 0.0
     """When the next start is due."""
+    request: Request | None = None
+    """What a person is asked for; None: nothing."""
+    num_requests: int = 0
     numeric_restarts: int = 0
     unproven: bool = False
     """Whether a changed start did not show the change: the run is stopped for a person."""
@@ -157,10 +187,31 @@ class Numeric:
     at: float
     ending: AttemptEnd
     before: float
+    """Step that the checkpoint must not lie at or after."""
     rate_factor: float
+    other_data: bool = False
+    """Whether the next start is fed other data."""
+    ask: tuple[str, ...] = ()
+    """Classes of action that a person must allow; empty: it is done at once."""
+    what: str = ""
+    """What is done, in one clause, for that person."""
+    cost_steps: int = 0
+    """Steps that it gives up."""
+    suspect: tuple[float | None, float | None] = (None, None)
+    """First and last step of the data that may have done it, where the log counts steps."""
 
 
-Event = Begun | NewStep | Tick | Ended | Asked | Numeric
+@dataclass(frozen=True, kw_only=True)
+class Answered:
+    """A request was answered."""
+
+    at: float
+    id: str
+    answer: Said
+    why: str = ""
+
+
+Event = Begun | NewStep | Tick | Ended | Asked | Numeric | Answered
 
 
 # -- what is ordered -----------------------------------------------------------------------------
@@ -177,6 +228,8 @@ class Stop:
 
     stacks: bool
     """Whether to take the stacks of all of them first."""
+    warned: bool = False
+    """Whether they had a signal and their time: what lives is killed."""
 
 
 @dataclass(frozen=True, kw_only=True)

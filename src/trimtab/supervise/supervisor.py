@@ -1,6 +1,7 @@
 """The one place that carries out what `update` decides."""
 
 import contextlib
+import math
 import os
 import platform
 import secrets
@@ -14,6 +15,7 @@ from queue import Empty, SimpleQueue
 from types import FrameType
 
 from trimtab.analysis.account import RunAccount
+from trimtab.chronicle.approvals import Mailbox, Said, mailbox_of
 from trimtab.chronicle.journal import Journal
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
@@ -23,17 +25,34 @@ from trimtab.errors import ChronicleError, ConfigError
 from trimtab.masking import masked_text
 from trimtab.monitor.notifier import Alarm
 from trimtab.plan.policy import Policy
+from trimtab.record import RunRecord
 from trimtab.supervise.aside import Moved, put_back, set_aside
 from trimtab.supervise.ending import AttemptEnd, ending_of
 from trimtab.supervise.holder import Holder, boot_id, orphan, read_holder, write_holder
+from trimtab.supervise.keep import KeptCopies
 from trimtab.supervise.kernel_log import kernel_lines
-from trimtab.supervise.numeric import Judged, NumberJudge, NumericAnswer, answer_numbers
+from trimtab.supervise.numeric import (
+    Judged,
+    LossBefore,
+    NumberJudge,
+    NumericAnswer,
+    NumericChange,
+    answer_numbers,
+    choose_change,
+    newest_level,
+    raised_start,
+    trend_before,
+)
 from trimtab.supervise.processes import (
+    FOLDER_NAME,
     Child,
+    ChildId,
     adopt,
     become_subreaper,
+    find_command,
     is_alive,
     members,
+    name_of,
     reap,
     spawn,
     terminate,
@@ -46,13 +65,16 @@ from trimtab.supervise.resume import (
     find_framework,
     newest,
     resumed,
+    with_data,
     with_flag,
     with_rate,
 )
 from trimtab.supervise.settings import SuperviseSettings
+from trimtab.supervise.slurm import is_requeued, signal_steps, srun_status
 from trimtab.supervise.stacks import odd_ones, take_stacks
 from trimtab.supervise.state import (
     Alert,
+    Answered,
     Asked,
     Begin,
     Begun,
@@ -85,6 +107,9 @@ _LAST_WORDS_S = 2.0
 """How long the rest of the output is waited for after the end of the command."""
 _UNOWNED = ("", "files", "folders")
 _FINISH_LINES = 20
+_MOST_NAMED = 8
+_COPIES_KEPT = 6
+"""Of a checkpoint that each save overwrites. Ours."""
 _LEFT_ALONE_S = 0.5
 """Silence from which on the section of a run is asked for."""
 _SAVING_BYTES = 1 << 20
@@ -158,6 +183,15 @@ class _Supervisor:
         self._output = Output(copy, size_bytes=settings.output_size_bytes)
         self._progress: OutputProgress | None = None
         self._written = 0
+        self._kept = self._keep_copies()
+        self._answer: NumericAnswer | None = None
+        """The answer whose outcome is not known yet."""
+        self._trend: LossBefore | None = None
+        self._verified = 0
+        """The attempt of the log that was judged last."""
+        self._asked_for: set[str] = set()
+        """Incidents that a person was asked about."""
+        self._mailbox = self._open_mailbox()
         self._judged: SimpleQueue[Judged] = SimpleQueue()
         self._judge = self._make_judge(copy)
 
@@ -221,6 +255,13 @@ class _Supervisor:
         judged = self._tell_alarms()
         if judged is None or self._state.phase != "running" or self._state.step is None:
             return
+        waiting = self._state.request
+        if waiting is not None:
+            if answer_numbers(judged.account, self._policy) is None:
+                gone = "the numbers came back by themselves"
+                at = time.monotonic()
+                self._take(Answered(at=at, id=waiting.id, answer="withdrawn", why=gone))
+            return
         numeric = self._numeric(judged.account)
         if numeric is not None:
             self._take(numeric)
@@ -239,58 +280,146 @@ class _Supervisor:
     def _numeric(self, account: RunAccount) -> Numeric | None:
         """Return the answer to broken numbers; None: wait, or not allowed, which is said once."""
         state = self._state
-        answer = answer_numbers(
-            account,
-            self._policy,
-            num_before=state.numeric_restarts,
-            argv=self._job.argv,
-            framework=self._framework,
+        answer = (
+            answer_numbers(account, self._policy)
+            or self._not_held(account.record)
+            or raised_start(account.record, self._policy)
         )
         if answer is None:
             return None
-        restore = self._newest(min(answer.before, state.before or answer.before))
-        why_not = self._why_not(answer, restore)
-        if why_not:
-            self._say_once(
-                f"{answer.told.kind} {answer.told.onset}", f"{answer.why} · not answered: {why_not}"
-            )
+        by_step = answer.axis == "step"
+        before = min((b for b in (answer.before * by_step, state.before) if b), default=None)
+        epoch = answer.before if answer.axis == "epoch" else None
+        known = by_step or epoch is not None
+        restore = self._newest(before, before_epoch=epoch) if known else None
+        # Where it broke before the first save, the beginning is what lies before the first sign.
+        anew = known and restore is None and state.loaded is None
+        change = choose_change(
+            account.record,
+            self._policy,
+            num_before=state.numeric_restarts,
+            factor=state.rate_factor,
+            argv=self._job.argv,
+            framework=self._framework,
+            step=None if restore is None else restore.step,
+            row=answer.row,
+        )
+        why_not = self._why_not(change, found=restore is not None or anew)
+        key = f"{answer.kind} {answer.onset} {state.attempt}"
+        if key in self._asked_for:
             return None
-        assert restore is not None
-        factor = answer.rate_factor or 1.0
-        lost = 0 if state.step is None else max(int(state.step) - restore.step, 0)
+        if why_not or change is None:
+            self._say_once(key, f"{answer.why} · not answered: {why_not}")
+            return None
+        to_step = 0 if restore is None else restore.step
+        lost = None
+        if by_step and state.step is not None:
+            lost = max(int(state.step) - to_step, 0)
+        allowed = self._policy.permissions
+        if self._answer is None:
+            self._trend = trend_before(account.record, answer.row, self._policy)
+        self._answer = answer
+        ask = tuple(c for c in self._classes(change) if allowed.permission(c) == "ask")
+        if ask:
+            self._asked_for.add(key)
         self._write(
             "decision",
-            kind=answer.told.kind,
-            why=answer.why,
-            to_step=restore.step,
-            rate_factor=factor,
+            kind=answer.kind,
+            why=f"{answer.why}; {change.why}",
+            to_step=to_step,
+            rate_factor=change.rate_factor,
+            other_data=change.data,
             cost_steps=lost,
         )
-        self._say(
-            f"{answer.why} · goes back to step {restore.step}, rate x {factor:g}; costs {lost}"
-            " steps and one start"
-        )
+        what = f"back to step {to_step}, rate x {change.rate_factor:g}"
+        what += f"{', other data' if change.data else ''} ({change.why})"
+        if not ask:
+            costs = "the steps since" if lost is None else f"{lost} steps"
+            self._say(f"{answer.why} · goes {what}; costs {costs} and one start")
         ending = AttemptEnd(
-            crash_class="numeric", who="numeric", why=answer.why, line=answer.told.headline
+            crash_class="numeric", who="numeric", why=answer.why, line=answer.headline
         )
-        return Numeric(at=time.monotonic(), ending=ending, before=answer.before, rate_factor=factor)
+        return Numeric(
+            at=time.monotonic(),
+            ending=ending,
+            before=to_step + 1 if restore is not None else 0,
+            rate_factor=change.rate_factor,
+            other_data=change.data,
+            ask=ask,
+            what=f"go {what}",
+            cost_steps=lost or 0,
+            suspect=(answer.before, answer.through) if by_step else (None, None),
+        )
 
-    def _why_not(self, answer: NumericAnswer, restore: Restore | None) -> str:
-        """Return why an answer is not given; empty: it is."""
+    def _not_held(self, record: RunRecord) -> NumericAnswer | None:
+        """Judge the answer before against the trend before it; return it where it did not hold."""
+        trend, answer = self._trend, self._answer
+        rows = self._policy.verify_steps
+        if trend is None or answer is None or self._state.proof is not None:
+            return None
+        level = newest_level(record, rows=rows)
+        attempt = len(record.attempts)
+        if level is None or self._verified == attempt:
+            return None
+        self._verified = attempt
+        held = level <= trend.limit
+        told = f"loss {level:.4g} after {rows} rows, expected at most {trend.limit:.4g}"
+        self._write("outcome", what="held" if held else "did not hold", why=told)
+        self._say(f"the answer {'held' if held else 'did not hold'}: {told}")
+        if held:
+            self._trend = self._answer = None
+            return None
+        return replace(answer, why=f"the answer before did not hold: {told}")
+
+    def _why_not(self, change: NumericChange | None, *, found: bool) -> str:
+        """Return why an answer is not given; empty: it is, or a person is asked."""
         if self._policy.mode != "act":
             return f'mode is {self._policy.mode}; [policy] mode = "act" allows it'
-        if restore is None:
+        if not found:
             return "no whole checkpoint before the first sign is known; name them by --checkpoints"
+        if change is None:
+            return "a checkpoint brings its rate along here, and other data did not hold"
         if self._state.numeric_restarts >= self._policy.max_failures:
             return f"{self._state.numeric_restarts} answers before did not hold"
-        classes = ["restart", "restore"]
-        if answer.rate_factor is not None:
-            classes += ["change-flags", "cut-rate"]
-        for action in classes:
-            permission = self._policy.permissions.permission(action)
-            if permission != "act":
-                return f"{action} is {permission} in the policy"
+        for action in self._classes(change):
+            why = self._policy.permissions.why_not(action)
+            if why:
+                return why
         return ""
+
+    def _classes(self, change: NumericChange) -> tuple[str, ...]:
+        """Return the classes of action of an answer to broken numbers."""
+        classes = ["restart", "restore"]
+        if change.rate_factor != self._state.rate_factor:
+            classes += ["change-flags", "cut-rate"]
+        if change.data:
+            classes += ["change-flags", "skip-data"]
+        return tuple(dict.fromkeys(classes))
+
+    def _hear_answers(self) -> None:
+        """Hand on what a person said to a request."""
+        if self._mailbox is None:
+            return
+        for said in self._mailbox.read():
+            answer: Said = "approved" if said.approved else "denied"
+            self._take(Answered(at=time.monotonic(), id=said.id, answer=answer, why=said.why))
+
+    def _open_mailbox(self) -> Mailbox | None:
+        """Return where answers come in; None where nothing may be asked, or no file can be made.
+
+        What lies there already was said to nothing that waits now.
+        """
+        asks = "ask" in self._policy.permissions.allowed.values()
+        if not asks or self._lock is None:
+            return None
+        try:
+            mailbox = Mailbox(mailbox_of(self._job.folder))
+        except OSError as error:
+            self._say(f"{self._job.folder}: no answer can be heard ({error.strerror})")
+            return None
+        while mailbox.read():
+            pass
+        return mailbox
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -300,7 +429,7 @@ class _Supervisor:
         if self._judge is not None:
             self._judge.start()
         try:
-            if self._lock is None or not self._take_over():
+            if not self._take_over():
                 self._write("start", argv=list(self._job.argv), folder=str(self._job.folder))
                 self._carry_out(Begin())
             while self._status is None:
@@ -314,6 +443,8 @@ class _Supervisor:
             self._output.close()
             if self._progress is not None:
                 self._progress.close()
+            if self._mailbox is not None:
+                self._mailbox.close()
             if self._journal is not None:
                 self._journal.close()
             if self._lock is not None:
@@ -330,9 +461,13 @@ class _Supervisor:
             pass
         now = time.monotonic()
         self._hear_judge()
+        self._hear_answers()
         if self._child is not None:
             reap(self._child.id.pid)
             self._look(now)
+            if self._kept is not None:
+                self._kept.look(self._state.step)
+                self._say_once("kept", self._kept.trouble)
         self._say_once("copy", self._output.trouble)
         self._take(Tick(at=now, heard=self._output.heard, section=self._section(now)))
 
@@ -373,7 +508,7 @@ class _Supervisor:
         usual = self._state.pace.median_s or 0.0
         if now - self._state.pace.since < 2.0 + usual:
             return ""
-        written = written_bytes(members(self._child.id.token))
+        written = written_bytes(self._members())
         before, self._written = self._written, written
         return "saving" if before and written - before > _SAVING_BYTES else ""
 
@@ -384,7 +519,7 @@ class _Supervisor:
             case Begin():
                 self._begin()
             case Stop():
-                self._stop(stacks=command.stacks)
+                self._stop(stacks=command.stacks, warned=command.warned)
             case Forward():
                 self._forward(command.signum)
             case WriteDown():
@@ -404,7 +539,12 @@ class _Supervisor:
             self._choose()
         self._chosen = False
         restore = self._restore
+        if self._kept is not None and restore is not None and Path(restore.path) != self._kept.file:
+            trouble = self._kept.put_in_place(restore)
+            self._say_once(trouble, trouble)
         argv = resumed(self._job.argv, self._framework, restore)
+        for number, (first, last) in enumerate(self._state.other_data, 1):
+            argv = with_data(argv, self._framework, number=number, first=first, last=last)
         argv = self._without_hosts(argv)
         if self._state.rate_factor < 1:
             argv = with_rate(argv, self._framework, self._state.rate_factor)
@@ -414,21 +554,27 @@ class _Supervisor:
             self._progress.close()
         self._progress = OutputProgress(self._output)
         self._started_at = time.time()
+        loaded = None if restore is None else (restore.step, restore.path)
         try:
-            child = spawn(argv, self._environment(restore), token, self._on_end)
+            child = spawn(
+                argv,
+                self._environment(restore),
+                token,
+                self._on_end,
+                lambda child: self._remember(child, argv, loaded),
+            )
         except OSError as error:
             self._not_started(argv[0], error)
             return
-        loaded = None if restore is None else (restore.step, restore.path)
         self._follow(child)
         self._take(Begun(at=time.monotonic(), loaded=loaded))
-        self._remember(argv)
 
     def _choose(self) -> None:
         """Choose what the next attempt loads; the first one loads what its command says."""
         self._restore = None
         self._chosen = True
-        if self._state.attempt == 0:
+        first = self._state.attempt == 0 and not is_requeued(os.environ)
+        if first or self._state.before == 0:
             return
         self._restore = self._newest(self._state.before)
 
@@ -436,15 +582,25 @@ class _Supervisor:
         """Return where the checkpoints lie, as far as that is known."""
         return self._job.checkpoints or checkpoint_folder(self._job.argv, self._framework)
 
-    def _newest(self, before: float | None) -> Restore | None:
+    def _newest(self, before: float | None, before_epoch: float | None = None) -> Restore | None:
+        if self._kept is not None:
+            return self._kept.newest(before, self._state.refused)
         folder = self._folder()
         if folder is None:
             return None
-        return newest(folder, refused=self._state.refused, before=before)
+        return newest(folder, refused=self._state.refused, before=before, before_epoch=before_epoch)
+
+    def _keep_copies(self) -> KeptCopies | None:
+        """Return who keeps copies of a checkpoint that is overwritten; None: it is not."""
+        folder = self._folder()
+        if folder is None or self._framework is None or not self._framework.one_file:
+            return None
+        file = folder / self._framework.one_file
+        return KeptCopies(file, self._job.folder / "kept", count=_COPIES_KEPT)
 
     def _environment(self, restore: Restore | None) -> dict[str, str]:
         environment = dict(os.environ)
-        environment["TRIMTAB_SUPERVISE_DIR"] = str(self._job.folder.absolute())
+        environment[FOLDER_NAME] = str(self._job.folder.absolute())
         environment["TRIMTAB_ATTEMPT"] = str(self._state.attempt + 1)
         for name in ("TRIMTAB_RESUME_STEP", "TRIMTAB_RESUME_CHECKPOINT"):
             environment.pop(name, None)
@@ -480,16 +636,19 @@ class _Supervisor:
         for pump in self._pumps:
             pump.start()
 
-    def _remember(self, argv: Sequence[str]) -> None:
-        if self._child is None or self._lock is None:
+    def _remember(
+        self, child: ChildId, argv: Sequence[str], loaded: tuple[int, str] | None
+    ) -> None:
+        """Write down who runs, before it does."""
+        if self._lock is None:
             return
         holder = Holder(
             host=platform.node(),
             boot=boot_id(),
-            attempt=self._state.attempt,
-            child=self._child.id,
+            attempt=self._state.attempt + 1,
+            child=child,
             argv=tuple(argv),
-            loaded=self._state.loaded,
+            loaded=loaded,
             failures=self._state.failures,
         )
         try:
@@ -501,15 +660,27 @@ class _Supervisor:
             )
 
     def _take_over(self) -> bool:
-        """Deal with the command of a supervisor that was killed; tell whether it is ours now."""
-        holder = read_holder(self._job.folder)
+        """Deal with the command of a supervisor that was killed; tell whether it is ours now.
+
+        Raises:
+            ChronicleError: The supervisor that started it lives.
+        """
+        holder = self._left_behind()
         if holder is None:
             return False
-        left = members(holder.child.token)
+        child = holder.child
+        # It ran: where no step comes from a checkpoint later, that is passed over for an older one.
+        self._state = replace(self._state, position=-math.inf)
         if not orphan(holder):
+            left = members(child.token)
             if left and holder.host == platform.node():
-                terminate(holder.child.token, 0, grace_s=self._settings.stop_grace_s)
+                terminate(child.token, 0, grace_s=self._settings.stop_grace_s)
                 self._write("note", author="supervisor", text=f"ended {len(left)} left processes")
+            if holder.host != platform.node():
+                self._say(
+                    f"a supervisor on {holder.host} did not come to its end; its command was"
+                    f" process {child.pid} there: make sure that it does not run any more"
+                )
             self._state = replace(self._state, attempt=holder.attempt)
             return False
         self._state = replace(
@@ -517,20 +688,47 @@ class _Supervisor:
             attempt=holder.attempt - (self._job.on_orphan == "adopt"),
             failures=holder.failures,
         )
-        child = adopt(holder.child, self._on_end) if self._job.on_orphan == "adopt" else None
-        where = f"process {holder.child.pid}, attempt {holder.attempt}"
-        if child is None:
+        taken = adopt(child, self._on_end) if self._job.on_orphan == "adopt" else None
+        where = f"process {child.pid}, attempt {holder.attempt}"
+        if taken is None:
             self._state = replace(self._state, attempt=holder.attempt)
             self._say(f"a supervisor was killed here; its command ({where}) is ended and restarted")
-            terminate(holder.child.token, 0, grace_s=self._settings.stop_grace_s)
+            terminate(child.token, child.pid, grace_s=self._settings.stop_grace_s)
             return False
         self._say(f"a supervisor was killed here; its command ({where}) goes on under this one")
         self._write("note", author="supervisor", text=f"took over {where}")
         self._progress = OutputProgress(self._output)
         self._started_at = time.time()
-        self._follow(child)
+        self._follow(taken)
         self._take(Begun(at=time.monotonic(), loaded=holder.loaded))
         return True
+
+    def _left_behind(self) -> Holder | None:
+        """Return the command of this folder that runs, or ran when its supervisor was killed.
+
+        What a supervisor could not write down, on a full disk, the processes tell themselves.
+        """
+        holder = read_holder(self._job.folder)
+        seen = find_command(self._job.folder)
+        if seen is None:
+            return holder
+        if is_alive(*seen.supervisor):
+            raise ChronicleError(
+                f"{self._job.folder}: process {seen.supervisor[0]} supervises a command there"
+                f" (process {seen.child.pid}), and one command has one supervisor; wait for it, or"
+                " give another --run"
+            )
+        if holder is not None and holder.child.pid == seen.child.pid:
+            return holder
+        return Holder(
+            host=platform.node(),
+            boot=boot_id(),
+            attempt=seen.attempt,
+            child=seen.child,
+            argv=(),
+            loaded=None,
+            failures=0,
+        )
 
     def _on_end(self, code: int | None) -> None:
         ending = AttemptEnd(crash_class="", who="transient", why="", code=code)
@@ -548,12 +746,15 @@ class _Supervisor:
                 pump.join(0.05)
         self._say_once("copy", self._output.trouble)
         self._look(time.monotonic())
-        code = event.ending.code
-        if members(self._child.id.token) and (self._state.asked or code != 0):
+        code = srun_status(event.ending.code, self._output.lines())
+        left = self._members()
+        if left and (self._state.asked or code != 0):
             # What a person ended gets the time to save; after a crash nothing may stay behind.
             if self._state.asked:
                 self._await_members(self._settings.stop_grace_s)
             self._end_all()
+        elif left:
+            self._tell_left(left)
         ending = ending_of(
             self._output.lines(), code, kernel=kernel_lines(self._started_at) if code else ()
         )
@@ -575,33 +776,49 @@ class _Supervisor:
             numeric = self._numeric(account)
         return replace(event, at=time.monotonic(), ending=ending, numeric=numeric)
 
+    def _members(self) -> list[int]:
+        """Return the processes of the command that live."""
+        return [] if self._child is None else members(self._child.id.token, self._child.id.pid)
+
+    def _tell_left(self, left: Sequence[int]) -> None:
+        """Say that a command is done and processes of it are not: a board, or a worker that hangs.
+
+        They are left alone: what was started in the background on purpose is not ours to end.
+        """
+        names = ", ".join(f"{pid} ({name_of(pid)})" for pid in left[:_MOST_NAMED])
+        more = f" and {len(left) - _MOST_NAMED} more" if left[_MOST_NAMED:] else ""
+        text = f"{len(left)} processes of the command, which is done, still run: {names}{more}"
+        self._write("note", author="supervisor", text=text, pids=list(left[:_MOST_NAMED]))
+        self._say(f"{text}; they are left alone, end them with kill where they are not wanted")
+
     def _await_members(self, seconds: float) -> None:
         assert self._child is not None
         deadline = time.monotonic() + seconds
-        while members(self._child.id.token) and time.monotonic() < deadline:
+        while self._members() and time.monotonic() < deadline:
             reap(self._child.id.pid)
             time.sleep(0.02)
 
-    def _end_all(self) -> None:
+    def _end_all(self, *, warned: bool = False) -> None:
         if self._child is None:
             return
         try:
             child = self._child.id
-            terminate(child.token, child.pid, grace_s=self._settings.stop_grace_s)
+            grace_s = 0.0 if warned else self._settings.stop_grace_s
+            terminate(child.token, child.pid, grace_s=grace_s)
         except ConfigError as error:
             self._say(str(error))
 
-    def _stop(self, *, stacks: bool) -> None:
+    def _stop(self, *, stacks: bool, warned: bool) -> None:
         if self._child is None:
             return
         if stacks:
             self._tell_stacks()
-        self._end_all()
+        self._end_all(warned=warned)
 
     def _tell_stacks(self) -> None:
         """Write down where every rank stands, and name the odd one."""
         assert self._child is not None
-        found = take_stacks(members(self._child.id.token), self._output.tail)
+        found = take_stacks(self._members(), self._output.tail)
         odd = odd_ones(found)
         told = [
             {
@@ -633,6 +850,8 @@ class _Supervisor:
         if not is_alive(child.pid, child.started):
             return
         with contextlib.suppress(OSError):
+            if signum in _ENDING and signal_steps(self._job.argv, signum, os.environ):
+                return
             if signum in _ENDING:
                 os.killpg(child.pid, signum)
             else:
@@ -640,6 +859,8 @@ class _Supervisor:
 
     def _write_down(self, command: WriteDown) -> None:
         data = dict(command.data)
+        if command.event in ("restart", "gave-up", "end"):
+            data |= self._state.pace.times(time.monotonic())  # what trimtab goodput sums up
         if command.event == "restart":
             self._choose()
             data["checkpoint"] = None if self._restore is None else self._restore.path
@@ -652,6 +873,8 @@ class _Supervisor:
                 self._say(f"  line: {data['line']}")
         elif command.event == "hang":
             self._say(f"hang · {data['why']}")
+        elif command.event == "note":
+            self._say(str(data["text"]))
         self._write(command.event, **data)
 
     def _set_aside(self) -> None:

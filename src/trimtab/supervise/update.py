@@ -8,6 +8,7 @@ from trimtab.supervise.pace import StepPace
 from trimtab.supervise.settings import SuperviseSettings
 from trimtab.supervise.state import (
     Alert,
+    Answered,
     Asked,
     Begin,
     Begun,
@@ -22,6 +23,7 @@ from trimtab.supervise.state import (
     Numeric,
     Proof,
     PutBack,
+    Request,
     Stop,
     Tick,
     WriteDown,
@@ -56,8 +58,10 @@ def update(
             return _tick(settings, state, event)
         case Numeric():
             return _numeric(state, event)
+        case Answered():
+            return _answered_by(settings, state, event)
         case Asked():
-            return _asked(state, event)
+            return _asked(settings, state, event)
         case Ended():
             return _ended(settings, state, event)
 
@@ -135,7 +139,11 @@ def _tick(
     state = replace(state, heard=max(state.heard, event.heard))
     if state.phase == "waiting" and event.at >= state.resume_at:
         return replace(state, phase="idle"), (Begin(),)
-    if state.phase != "running" or state.asked:
+    if state.request is not None and event.at >= state.request.until:
+        return _deadline(settings, state, event.at)
+    if state.asked and state.phase in ("running", "stopping"):
+        return _ignored(settings, state, event)
+    if state.phase != "running":
         return state, ()
     limit = state.pace.limit_s(settings, event.section)
     # Before the first steps any output is a sign of life: nothing else can be one.
@@ -154,11 +162,115 @@ def _tick(
     )
 
 
+def _ignored(
+    settings: SuperviseSettings, state: JobState, event: Tick
+) -> tuple[JobState, tuple[Command, ...]]:
+    """End a command that does not end on the signal of a person; one that saves gets its time."""
+    if event.section == "saving" and event.at < state.asked_until:
+        return replace(state, asked_at=event.at), ()
+    waited = event.at - state.asked_at
+    if waited < settings.stop_grace_s:
+        return state, ()
+    text = f"the command runs on {waited:.1f} s after signal {state.asked}; it is killed"
+    return replace(state, asked_at=event.at), (
+        WriteDown(event="note", data={"author": "supervisor", "text": text}),
+        Stop(stacks=False, warned=True),
+    )
+
+
 def _numeric(state: JobState, event: Numeric) -> tuple[JobState, tuple[Command, ...]]:
     if state.phase != "running" or state.asked or state.proof is not None:
         return state, ()
+    if event.ask:
+        if state.request is not None:
+            return state, ()
+        request = Request(id="", classes=event.ask, what=event.what, until=event.at, numeric=event)
+        undo = "what is moved aside comes back with trimtab rollback CHECKPOINTS --undo"
+        return _staged(state, request, event.ending.why, event.at, event.cost_steps, undo)
     state = replace(_changed(state, event), phase="stopping", stopping_for=event.ending)
     return state, (Stop(stacks=False),)
+
+
+def _staged(
+    state: JobState, request: Request, why: str, at: float, cost_steps: int, undo: str
+) -> tuple[JobState, tuple[Command, ...]]:
+    """Ask a person."""
+    authority = state.authority
+    number_of = state.num_requests + 1
+    request = replace(
+        request, id=f"ask-{state.attempt}-{number_of}", until=at + authority.ask_deadline_s
+    )
+    meanwhile = {
+        "wait": "without an answer it is asked again",
+        "never": "without an answer nothing is done",
+        "act": "without an answer it is done",
+    }[authority.at_deadline]
+    data = {
+        "id": request.id,
+        "classes": list(request.classes),
+        "kind": "restart" if request.numeric is None else "numeric",
+        "what": request.what,
+        "why": why,
+        "cost_steps": cost_steps,
+        "undo": undo,
+        "deadline_s": authority.ask_deadline_s,
+        "at_deadline": authority.at_deadline,
+    }
+    text = (
+        f"waits for approval ({request.id}): {request.what}; {why}\n"
+        f"  costs {cost_steps} steps and one start · undo: {undo}\n"
+        f"  trimtab approve RUN {request.id}, or --deny; after {authority.ask_deadline_s:g} s"
+        f" {meanwhile}"
+    )
+    return replace(state, request=request, num_requests=number_of), (
+        WriteDown(event="staged", data=data),
+        Alert(text=text, critical=False),
+    )
+
+
+def _deadline(
+    settings: SuperviseSettings, state: JobState, at: float
+) -> tuple[JobState, tuple[Command, ...]]:
+    request = state.request
+    assert request is not None
+    if state.authority.at_deadline == "wait":
+        later = replace(request, until=at + state.authority.ask_deadline_s)
+        text = (
+            f"{request.id} still waits for approval: {request.what};"
+            f" trimtab approve RUN {request.id}"
+        )
+        return replace(state, request=later), (Alert(text=text, critical=False),)
+    return _answered_by(settings, state, Answered(at=at, id=request.id, answer="deadline"))
+
+
+def _answered_by(
+    settings: SuperviseSettings, state: JobState, event: Answered
+) -> tuple[JobState, tuple[Command, ...]]:
+    """Do, or leave, what was asked for."""
+    request = state.request
+    if request is None or request.id != event.id:
+        return state, ()
+    by_deadline = event.answer == "deadline" and state.authority.at_deadline == "act"
+    done = event.answer == "approved" or by_deadline
+    told: tuple[Command, ...] = (
+        WriteDown(
+            event="answered",
+            data={"id": request.id, "answer": event.answer, "why": event.why, "done": done},
+        ),
+    )
+    state = replace(state, request=None)
+    if request.numeric is not None:
+        if not done:
+            return state, told
+        state, commands = _numeric(state, replace(request.numeric, at=event.at, ask=()))
+        return state, (*told, *commands)
+    assert request.ending is not None
+    if not done:
+        because = f"{request.because}; the restart was not allowed ({event.answer})"
+        state, commands = _gave_up(state, request.ending, because)
+        return state, (*told, *commands)
+    state, commands = _restart(settings, state, event.at, request.ending, request.because)
+    return state, (*told, *commands)
 
 
 def _changed(state: JobState, event: Numeric) -> JobState:
@@ -168,8 +280,12 @@ def _changed(state: JobState, event: Numeric) -> JobState:
     # Between the old rate and the new one: a schedule moves the rate a little meanwhile.
     most = rate * math.sqrt(state.rate_factor / event.rate_factor) if cut and rate else None
     usual = state.pace.last_stride
+    given = state.other_data
+    if event.other_data:
+        given = (*given, event.suspect)
     return replace(
         state,
+        other_data=given,
         before=event.before if state.before is None else min(state.before, event.before),
         rate_factor=event.rate_factor,
         numeric_restarts=state.numeric_restarts + 1,
@@ -177,11 +293,17 @@ def _changed(state: JobState, event: Numeric) -> JobState:
     )
 
 
-def _asked(state: JobState, event: Asked) -> tuple[JobState, tuple[Command, ...]]:
+def _asked(
+    settings: SuperviseSettings, state: JobState, event: Asked
+) -> tuple[JobState, tuple[Command, ...]]:
     if not event.ends:
         return state, (Forward(signum=event.signum),)
+    first = not state.asked
     state = replace(state, asked=event.signum)
-    if state.phase in ("waiting", "idle"):
+    if first:
+        longest = settings.sections.get("saving", settings.section_s)
+        state = replace(state, asked_at=event.at, asked_until=event.at + longest)
+    if state.phase in ("waiting", "idle", "asking"):
         status = 128 + event.signum
         return replace(state, phase="done"), (
             WriteDown(event="end", data={"why": "ended by a signal between two attempts"}),
@@ -193,6 +315,11 @@ def _asked(state: JobState, event: Asked) -> tuple[JobState, tuple[Command, ...]
 def _ended(
     settings: SuperviseSettings, state: JobState, event: Ended
 ) -> tuple[JobState, tuple[Command, ...]]:
+    if state.request is not None:
+        gone = Answered(at=event.at, id=state.request.id, answer="withdrawn", why="it ended")
+        state, told = _answered_by(settings, state, gone)
+        state, commands = _ended(settings, state, event)
+        return state, (*told, *commands)
     ours = state.stopping_for
     ending = event.ending if ours is None else _with_found(ours, event.ending)
     if state.asked:
@@ -211,7 +338,9 @@ def _ended(
     if event.numeric is not None:
         state, ending = _changed(state, event.numeric), event.numeric.ending
     if event.numeric is not None or (ours is not None and ours.crash_class == "numeric"):
-        change = f"rate x {state.rate_factor:g}" if state.rate_factor < 1 else "no change"
+        change = f"rate x {state.rate_factor:g}" if state.rate_factor < 1 else "the rate as it was"
+        if state.other_data:
+            change += ", other data"
         state, commands = _again(settings, state, event.at, ending, f"goes back, {change}")
         return state, (*commands, MoveAside())
     return _answered(settings, state, event.at, ending)
@@ -263,10 +392,26 @@ def _again(
         return _gave_up(
             state, ending, f"{state.failures} ends in a row without a new step, the last: {because}"
         )
+    used = sum(at - t < _DAY_S for t in state.restarts)
+    why_not = state.authority.why_not("restart", used_today=used)
+    if why_not:
+        return _gave_up(state, ending, why_not)
+    # An answer to the numbers was asked for as a whole, where the policy asks.
+    asked = ending.crash_class == "numeric"
+    if state.authority.permission("restart", used_today=used) == "ask" and not asked:
+        what = f"start the command again after {ending.crash_class}"
+        request = Request(
+            id="", classes=("restart",), what=what, until=at, ending=ending, because=because
+        )
+        state = replace(state, phase="asking", stopping_for=None)
+        return _staged(state, request, ending.why, at, 0, "stop the command")
+    return _restart(settings, state, at, ending, because)
+
+
+def _restart(
+    settings: SuperviseSettings, state: JobState, at: float, ending: AttemptEnd, because: str
+) -> tuple[JobState, tuple[Command, ...]]:
     recent = tuple(t for t in state.restarts if at - t < _DAY_S)
-    why_not = state.authority.why_not("restart", used_today=len(recent))
-    if why_not or state.authority.permission("restart", used_today=len(recent)) != "act":
-        return _gave_up(state, ending, why_not or "the policy asks a person for each restart")
     state = replace(state, restarts=(*recent, at)[-_MAX_RESTARTS:])
     doubled = _BACKOFF_FACTOR ** max(state.failures - 1, 0)
     wait = min(settings.first_backoff_s * doubled, settings.longest_backoff_s)

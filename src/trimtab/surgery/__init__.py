@@ -10,8 +10,14 @@
 Nothing is deleted: what leaves the run goes to `RUN/aside/`, and `undo_rollback` brings it back.
 """
 
+from trimtab.checkpoints.layouts import (
+    LAYOUTS,
+    CheckpointLayout,
+    LayoutRule,
+    SavedStep,
+    find_layout,
+)
 from trimtab.surgery.apply import apply_rollback, undo_rollback
-from trimtab.surgery.layouts import LAYOUTS, CheckpointLayout, LayoutRule, SavedStep, find_layout
 from trimtab.surgery.plan import RollbackPlan, plan_rollback, plan_undo
 from trimtab.surgery.records import RollbackRecord, records_of
 

@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Iterator
 from pathlib import Path
 
+from trimtab.checkpoints.layouts import look_at
 from trimtab.chronicle.journal import Event, append_once, read_journal
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ActError, ChronicleError, ReadError
 from trimtab.surgery.git_archive import commit_archive
-from trimtab.surgery.layouts import look_at
 from trimtab.surgery.operations import carry_out, check_undo, inside, take_back
 from trimtab.surgery.plan import RollbackPlan, plan_undo
 from trimtab.surgery.records import RollbackRecord, last_record, records_of, save_record, written_by

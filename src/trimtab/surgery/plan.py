@@ -8,19 +8,14 @@ started in between would load the target, or a checkpoint that is still whole.
 import getpass
 import hashlib
 import os
+import re
+import shlex
 import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from trimtab.checkpoints.manifest import verify
-from trimtab.checkpoints.sidecar import SUFFIX, verify_stamped
-from trimtab.chronicle.rundir import RunDirectory
-from trimtab.errors import ActError, ReadError
-from trimtab.plan.rollback import RollbackCandidate
-from trimtab.surgery.damage import damage_in
-from trimtab.surgery.event_files import EventCut, cut_file, is_event_file
-from trimtab.surgery.layouts import (
+from trimtab.checkpoints.layouts import (
     ASIDE,
     PLACES,
     CheckpointLayout,
@@ -28,10 +23,17 @@ from trimtab.surgery.layouts import (
     SavedStep,
     find_layout,
 )
+from trimtab.checkpoints.manifest import verify
+from trimtab.checkpoints.sidecar import SUFFIX, verify_stamped
+from trimtab.checkpoints.stated_step import step_in_checkpoint, step_in_state
+from trimtab.chronicle.rundir import RunDirectory
+from trimtab.errors import ActError, ReadError
+from trimtab.plan.rollback import RollbackCandidate
+from trimtab.surgery.damage import damage_in
+from trimtab.surgery.event_files import EventCut, cut_file, is_event_file
 from trimtab.surgery.operations import Operation, content_hash, hash_of, inside
 from trimtab.surgery.records import RollbackRecord, last_record, records_of, written_by
 from trimtab.surgery.running import fresh_writes, guard_holds, open_for_writing
-from trimtab.surgery.stated_step import step_in_checkpoint, step_in_state
 from trimtab.surgery.suggest import Suggestion, suggest
 from trimtab.surgery.wandb_copy import clean_copy
 from trimtab.text import number
@@ -107,7 +109,14 @@ def root_of(run: Path) -> tuple[Path, CheckpointLayout | None]:
     if above and (parent.journal.is_file() or records_of(parent.root)):
         return parent.root, layout
     below = given if layout is None or (given / ASIDE).exists() else layout.folder
-    return (below if records_of(below) else given), layout
+    if records_of(below):
+        return below, layout
+    # a rollback of the run, when its folder of checkpoints is given by another name than usual
+    if not records_of(given) and any(
+        parent.root / r.folder == given for r in records_of(parent.root)
+    ):
+        return parent.root, layout
+    return given, layout
 
 
 def plan_rollback(
@@ -155,7 +164,7 @@ def plan_rollback(
     found = None
     if to is None or analyse:
         found = suggest(root, layout, records_of(root), archives=trees.archives)
-    step = _step_wanted(layout, to, found, given)
+    step = _step_wanted(layout, to, found, given, root)
     target = _target(layout, step)
     grade, verified, warnings = _trust(target, layout)
     if found is not None and found.first_sign is not None and step > found.first_sign:
@@ -238,12 +247,29 @@ def _nothing_found(given: Path, root: Path) -> str:
     )
 
 
+def _aside_of(root: Path, step: int) -> RollbackRecord | None:
+    """Return the newest rollback that moved a checkpoint of a step aside, where it stands."""
+    for record in reversed(records_of(root)):
+        moved = [o.path for o in record.operations if o.do == "move" and o.role == "checkpoint"]
+        names = (re.findall(r"\d+", Path(path).name) for path in moved)
+        if record.state != "undone" and any(n and int(n[-1]) == step for n in names):
+            return record
+    return None
+
+
 def _step_wanted(
-    layout: CheckpointLayout, to: int | None, found: Suggestion | None, given: Path
+    layout: CheckpointLayout, to: int | None, found: Suggestion | None, given: Path, root: Path
 ) -> int:
     if to is not None:
         if to in layout.steps:
             return to
+        aside = _aside_of(root, to)
+        if aside is not None:
+            raise ActError(
+                f"{given}: the checkpoint of step {to} lies aside since rollback {aside.number}, to"
+                f" step {aside.to_step}; bring it back with trimtab rollback"
+                f" {shlex.quote(str(given))} --undo. Nothing was done"
+            )
         raise ActError(
             f"{given}: has no checkpoint of step {to}; there are {_listed(layout.steps)}. Nothing"
             " was done"
@@ -649,9 +675,12 @@ def _with_blocks(plan: RollbackPlan, more: Sequence[str] = ()) -> RollbackPlan:
     blocks += _elsewhere(plan)
     try:
         free = shutil.disk_usage(plan.root).free
+        read_only = bool(os.statvfs(plan.root).f_flag & os.ST_RDONLY)
     except OSError:
-        free = 1 << 62
-    if not plan.undo and plan.size_bytes + _SPARE_BYTES > free:
+        free, read_only = 1 << 62, False
+    if read_only:
+        blocks.append(f"{plan.root} lies on a file system that is mounted read-only; mount it rw")
+    elif not plan.undo and plan.size_bytes + _SPARE_BYTES > free:
         blocks.append(
             f"{plan.size_bytes} bytes are needed and {free} are free; free space on the disk of"
             f" {plan.root}"

@@ -19,9 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
+from trimtab.checkpoints.layouts import ASIDE
 from trimtab.durable import make_folder, write_whole
 from trimtab.errors import ActError
-from trimtab.surgery.layouts import ASIDE
 from trimtab.surgery.operations import Operation, operation_from_json, operation_to_json
 
 __all__ = ["RollbackRecord", "State", "last_record", "records_of", "save_record", "written_by"]

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+from trimtab.checkpoints.layouts import ASIDE
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.surgery.layouts import ASIDE
 
 try:
     import fcntl

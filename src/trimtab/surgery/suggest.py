@@ -7,15 +7,15 @@ did not hold are known from its records: with each of them the target lies furth
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import Literal
 
 from trimtab.analysis.account import IncidentAccount
 from trimtab.analysis.source import account_or_fault, read_source
+from trimtab.checkpoints.layouts import CheckpointLayout
 from trimtab.detectors.judge import make_judge
 from trimtab.errors import ReadError, TrimtabError
 from trimtab.kinds import severity_rank
 from trimtab.plan.rollback import CheckpointInfo, Grade, RollbackCandidate, choose_target
-from trimtab.surgery.layouts import CheckpointLayout
 from trimtab.surgery.records import RollbackRecord
 from trimtab.text import number
 
@@ -138,8 +138,8 @@ def _came_back(record: RollbackRecord, onset: float) -> bool:
     return onset <= left + (left - record.to_step)
 
 
-def _info(step: int, grade: str, path: Path) -> CheckpointInfo:
-    return CheckpointInfo(step=step, grade=cast("Grade", grade or "healthy"), path=str(path))
+def _info(step: int, grade: Grade | Literal[""], path: Path) -> CheckpointInfo:
+    return CheckpointInfo(step=step, grade=grade or "healthy", path=str(path))
 
 
 def _one_per_step(infos: Sequence[CheckpointInfo]) -> list[CheckpointInfo]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from trimtab.guard.settings.in_force import in_force
 from trimtab.text import plain, values_text
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class ActionLog:
                 values=values,
                 why=why,
                 standing=self._state.standing(),
+                in_force=list(in_force(self._state.decisions, step + 1)),
             ),
         )
 

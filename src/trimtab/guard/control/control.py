@@ -7,9 +7,10 @@ changes its own optimizer and its own order of the data, and nothing compares th
 
 from __future__ import annotations
 
+import functools
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
@@ -29,6 +30,35 @@ if TYPE_CHECKING:
     from trimtab.guard.step.run_context import RunContext
 
 __all__ = ["Control"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _once_a_step(
+    otherwise: R,
+) -> Callable[
+    [Callable[Concatenate[Control, P], R]],
+    Callable[Concatenate[Control, P], R],
+]:
+    """Leave a call out while the yardstick's batches are read; it then returns `otherwise`.
+
+    The loop's body runs again for those batches, at the same `step_number`: a change that it made
+    after the step itself would be made twice.
+    """
+
+    def wrap(
+        method: Callable[Concatenate[Control, P], R],
+    ) -> Callable[Concatenate[Control, P], R]:
+        @functools.wraps(method)
+        def called(self: Control, /, *args: P.args, **kwargs: P.kwargs) -> R:
+            if self._gate.leave_to_step(method.__name__):
+                return otherwise
+            return method(self, *args, **kwargs)
+
+        return called
+
+    return wrap
 
 
 class Control:
@@ -61,6 +91,7 @@ class Control:
         self._rollbacks = rollbacks
         self._drop_batch = drop_batch
 
+    @_once_a_step(None)
     def scale_lr(self, factor: float, *, why: str) -> None:
         """Multiply the learning rate from the next step on; no scheduler can undo it.
 
@@ -76,6 +107,7 @@ class Control:
         self._parts.state.decisions.cut_lr(0, factor)
         self._log.note("lower-lr", {"lr_factor": self._parts.rates.factor, "factor": factor}, why)
 
+    @_once_a_step(None)
     def limit_lr(self, limit: float, *, why: str) -> None:
         """Hold the learning rate at `limit` at most from the next step on.
 
@@ -92,6 +124,7 @@ class Control:
         self._parts.state.decisions.limit_lr(0, float(limit))
         self._log.note("lower-lr", {"lr": self._parts.rates.next_lr, "lr_limit": float(limit)}, why)
 
+    @_once_a_step(None)
     def override_lr(self, schedule: Callable[[int], float] | None, *, why: str) -> None:
         """Take the learning rate from `schedule` from the next step on, not from the scheduler.
 
@@ -113,6 +146,7 @@ class Control:
         lr = self._parts.rates.override(schedule)
         self._log.note("override-lr", {"lr": lr, "on": schedule is not None}, why)
 
+    @_once_a_step(None)
     def schedule_weight_decay(self, schedule: Callable[[int], float] | None, *, why: str) -> None:
         """Take the weight decay from `schedule` from the next step on; recorded at each step.
 
@@ -137,6 +171,7 @@ class Control:
             values["weight_decay"] = value
         self._log.note("schedule-weight-decay", values, why)
 
+    @_once_a_step(0)
     def change_data(self, loader: DataLoader[object], *, why: str) -> int:
         """Feed from another loader from the next batch on; return the sample id it begins at.
 
@@ -151,11 +186,13 @@ class Control:
         """
         self._gate.check_reason("change_data", why)
         first = self._parts.data.switch(loader)
+        self._parts.settings.announce("batch_size", self._parts.state.counters.step, "change_data")
         self._log.note(
             "change-data", {"first_sample": first, "dataset": type(loader.dataset).__name__}, why
         )
         return first
 
+    @_once_a_step(None)
     def tighten_clip(self, factor: float, *, why: str) -> None:
         """Multiply the clipping threshold from the next step on.
 
@@ -178,6 +215,7 @@ class Control:
         }
         self._log.note("tighten-clip", values, why)
 
+    @_once_a_step(None)
     def set_optimizer(self, /, *, why: str, **values: float) -> None:
         """Set beta1, beta2, eps or weight_decay from the next step on; no load can undo it.
 
@@ -194,6 +232,7 @@ class Control:
         remedy = {"beta2": "adam-beta2", "eps": "adam-eps"}.get(next(iter(values)), "set-optimizer")
         self._log.note(remedy, {**values, "before": before}, why)
 
+    @_once_a_step(None)
     def reset_moments(self, *, why: str, rewarm_steps: int = 100) -> None:
         """Zero the optimizer's moments and let the rate rise again over some steps.
 
@@ -215,6 +254,7 @@ class Control:
         values = {"tensors": count, "rewarm_steps": rewarm_steps, "risk": risk}
         self._log.note("optimizer-reset", values, why)
 
+    @_once_a_step(None)
     def set_loss_scale(self, scale: float, *, why: str) -> None:
         """Set the loss scale, on request only: a resume restores the scale that was saved.
 
@@ -227,6 +267,7 @@ class Control:
         before = actuators.set_scaler(self._parts.state, scale)
         self._log.note("loss-scaler-reset", {"loss_scale": scale, "before": before}, why)
 
+    @_once_a_step(None)
     def skip_samples(self, first: int, last: int, *, why: str) -> None:
         """Never feed sample ids first..last (absolute positions in the data order) from now on.
 
@@ -240,6 +281,7 @@ class Control:
         values = {"skip_samples": [first, last], "num_samples": last - first + 1}
         self._log.note("skip-data", values, why)
 
+    @_once_a_step(0)
     def skip_list(self, path: str | Path, *, why: str = "the scan of the data") -> int:
         """Never feed the items that a skip list names.
 
@@ -268,6 +310,7 @@ class Control:
             self._log.note("skip-data", {"skip_list": str(path), "num_samples": added}, why)
         return added
 
+    @_once_a_step(None)
     def expect(
         self, what: str, *, from_step: int | None = None, until: int | None = None, why: str = ""
     ) -> None:
@@ -308,6 +351,7 @@ class Control:
 
     # -- going back -------------------------------------------------------------------------
 
+    @_once_a_step("left to the step itself")
     def undo(self, remedy: str, *, why: str, confirm: bool = False) -> str:
         """Take back the last change of a kind in force; return what was, or would be, done.
 
@@ -327,6 +371,7 @@ class Control:
         """
         return self._rollbacks.undo(remedy, why=why, confirm=confirm)
 
+    @_once_a_step("left to the step itself")
     def roll_back(
         self, step: int, *, why: str, lr_factor: float = 1.0, confirm: bool = False
     ) -> str:
@@ -350,6 +395,7 @@ class Control:
         """
         return self._rollbacks.roll_back(step, why=why, lr_factor=lr_factor, confirm=confirm)
 
+    @_once_a_step("left to the step itself")
     def start_over(self, *, why: str, confirm: bool = False) -> str:
         """Give this lineage up: the next launch begins at step 0, as the next major number.
 
@@ -364,6 +410,7 @@ class Control:
 
     # -- the step under way -----------------------------------------------------------------
 
+    @_once_a_step(None)
     def checkpoint(self) -> None:
         """Save the state to disk now, whole or not at all; also done every so many steps.
 

@@ -29,6 +29,7 @@ class CallGate:
         has_ended: Callable[[], bool],
         in_step: Callable[[], bool],
         settle: Settle,
+        leave_to_step: Callable[[str], bool],
     ) -> None:
         """Judge by the run.
 
@@ -36,10 +37,12 @@ class CallGate:
             has_ended: Whether the run has ended.
             in_step: Whether a batch was handed out and not stepped yet.
             settle: Reads what is pending, before anything else is done.
+            leave_to_step: Whether a call comes while fixed batches are read; says so once.
         """
         self._has_ended = has_ended
         self._in_step = in_step
         self._settle = settle
+        self.leave_to_step = leave_to_step
 
     @property
     def in_step(self) -> bool:

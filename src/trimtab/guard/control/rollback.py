@@ -210,15 +210,16 @@ class Rollbacks:
         return standing
 
     def _without_limit(self, limit: float) -> _Inverse | None:
-        limits = self._parts.state.decisions.lr_limits
+        decisions = self._parts.state.decisions
+        limits, holds = decisions.lr_limits, decisions.lr_holds
+        what = f"no longer hold the learning rate at {limit:g}"
+        hold = next((h for h in reversed(holds) if math.isclose(h[2], limit)), None)
+        if hold is not None:
+            return _Inverse(what, lambda: holds.remove(hold), raises_lr=not hold[1])
         held = next((c for c in reversed(limits) if math.isclose(c[1], limit)), None)
         if held is None:
             return None
-        return _Inverse(
-            f"no longer hold the learning rate at {limit:g}",
-            lambda: limits.remove(held),
-            raises_lr=True,
-        )
+        return _Inverse(what, lambda: limits.remove(held), raises_lr=True)
 
     def _release(self) -> None:
         """Hold no setting any longer."""

@@ -381,6 +381,11 @@ class DataOrder:
         whole = [b for b in self._batches if len(b) == max(map(len, self._batches))]
         return [list(b) for b in whole[-count:]]
 
+    @property
+    def dataset(self) -> object:
+        """The dataset that batches are read from."""
+        return self._loader.dataset
+
     def load_items(self, indices: list[int]) -> object:
         """Return the batch of these indices of the dataset; the cursor stays where it is."""
         batch = fetch(self._loader.dataset, self._loader.collate_fn, indices)

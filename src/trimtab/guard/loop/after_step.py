@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from trimtab.guard.recovery.triage import puts_in_doubt
+from trimtab.guard.settings.in_force import in_force
 
 if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
@@ -156,8 +157,26 @@ class AfterStep:
         if recovery.busy:
             return
         self._edge.run("recovery", lambda: recovery.after_change(f"changed {change.name}"))
-        if parts.policy.mode != "observe" and not change.expected:
+        if not change.expected:
             self._messages.tell(f"{change.text()}: changed, and not announced")
+
+    def tell_ended(self, held: float, lr: float) -> None:
+        """Write down that a rate is held no longer: the script itself has put it back."""
+        state = self._parts.state
+        why = f"the script itself has put the learning rate back, to {lr:.3g}"
+        self._edge.run(
+            "journal",
+            lambda: self._parts.recorder.event(
+                "decision",
+                step=state.counters.step,
+                what=f"no longer hold the learning rate at {held:.3g}",
+                why=why,
+                evidence=[],
+                in_force=list(in_force(state.decisions, state.counters.step + 1)),
+            ),
+        )
+        if not self._recovery.busy:
+            self._messages.tell(f"learning rate no longer held at {held:.3g}: {why}")
 
     def _record(self, row: StepRow) -> list[Finding]:
         """Take a row into the record, judge it, and bring it to disk, each as far as it goes."""

@@ -162,6 +162,7 @@ def assemble(setup: Setup) -> Assembled:
         edge=edge,
         judgement=parts.judgement,
         judged=judged,
+        rates=parts.rates,
         steps=s.steps,
     )
     readings = _readings(s, parts, recovery, edge)
@@ -210,13 +211,16 @@ def assemble(setup: Setup) -> Assembled:
     )
 
     def settle(*, act: bool = True) -> bool:
-        # A call by hand between two of its batches: the state of the run comes first.
+        # A call by hand between two of its batches that is not left to the step itself.
         if not batches.in_step:
             readings.give_up()
         return pending.settle(act=act)
 
     gate = CallGate(
-        has_ended=lambda: shutdown.ended, in_step=lambda: batches.in_step, settle=settle
+        has_ended=lambda: shutdown.ended,
+        in_step=lambda: batches.in_step,
+        settle=settle,
+        leave_to_step=loop.leave_to_step,
     )
     log = ActionLog(
         state,
@@ -255,16 +259,19 @@ def assemble(setup: Setup) -> Assembled:
     )
 
 
-_SHARE_WITH_VALIDATE = 0.01
-"""Most of the time that the yardstick takes where it is handed over, share. Ours."""
+_SHARE = 0.01
+"""Most of the time that the yardstick takes in `act`, and where it is handed over, share. Ours."""
 
 
 def _readings(s: Setup, parts: RunContext, recovery: Recovery, edge: Edge) -> Readings:
     """Return the readings of the yardstick; it is off where it cannot be read."""
     loader, metrics = as_validation(s.validate)
     share, off = s.policy.yardstick_share, ""
-    if share == 0 and s.validate is not None:
-        share = _SHARE_WITH_VALIDATE
+    if share is None:
+        # In `observe` a loop with a counter of its own would count the readings as steps.
+        share = _SHARE if s.policy.mode == "act" or s.validate is not None else 0.0
+    elif share == 0 and s.validate is not None:
+        share = _SHARE
     if share == 0:
         off = "yardstick_share is 0"
     elif s.ranks.count > 1:

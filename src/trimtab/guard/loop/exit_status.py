@@ -14,15 +14,19 @@ from trimtab.durable import write_whole
 from trimtab.errors import ReadError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from trimtab.chronicle.coverage import Coverage
+    from trimtab.incidents import Incident
     from trimtab.kinds import RunVerdict
 
 __all__ = ["EXIT_GIVEN_UP", "State", "asks_for_restart", "read_verdict", "write_verdict"]
 
 _SCHEMA = 1
 _MOST_BYTES = 1 << 20
+_MOST_NAMED = 64
+"""Incidents and changes that the file names; `trimtab inspect` has them all."""
 
 State = Literal["running", "done", "interrupted", "given-up"]
 """running: it is, or it was killed. interrupted: by SIGINT or SIGTERM, saved, start it again.
@@ -80,6 +84,11 @@ def write_verdict(
     attempt: str,
     verdict: RunVerdict | None = None,
     coverage: Coverage | None = None,
+    in_force: Sequence[str] = (),
+    incidents: Sequence[Incident] = (),
+    unannounced: Sequence[str] = (),
+    lr: float | None = None,
+    script_lr: float | None = None,
 ) -> None:
     """Write the verdict whole, in place of an older one.
 
@@ -94,6 +103,11 @@ def write_verdict(
         verdict: Verdict of the run where the caller judged it; None: `ended-badly` for a run that
             was given up, else `not-judged`.
         coverage: Which steps were judged; None: that is not known.
+        in_force: What the guard holds against the script's own settings, in words.
+        incidents: What the verdict rests on.
+        unannounced: Settings that changed without being announced, in words.
+        lr: Learning rate of the next step, the guard's own changes included; None: not known.
+        script_lr: What the script itself asks for there; None: not known.
 
     Raises:
         OSError: It cannot be written; an older one stays as it was.
@@ -109,6 +123,14 @@ def write_verdict(
         "resume_step": max(saved_step, 0),
         "attempt": attempt,
         "judged": None if coverage is None else coverage.to_json(),
+        "in_force": list(in_force),
+        "incidents": [
+            {"kind": i.kind, "step": i.onset, "headline": i.headline}
+            for i in incidents[:_MOST_NAMED]
+        ],
+        "unannounced": list(unannounced[:_MOST_NAMED]),
+        "lr": lr,
+        "script_lr": script_lr,
         "degraded": "" if coverage is None else coverage.degraded,
         "faults": [] if coverage is None else coverage.faults_to_json(),
     }

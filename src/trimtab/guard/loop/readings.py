@@ -144,9 +144,14 @@ class Readings:
         try:
             if yard.loops:
                 if not yard.begin():
+                    self._tell_off()
                     self._answer(None)
                 return
             reading = yard.measure()
+            if reading is None:
+                self._tell_off()
+                self._answer(None)
+                return
         except Exception as error:  # noqa: BLE001 - a user's data or function ends no protection
             yard.finish()
             yard.switch_off("it failed")
@@ -157,7 +162,15 @@ class Readings:
             )
             self._answer(None)
             return
+        if self._stop_for_changes():
+            self._answer(None)
+            return
         self._edge.run("recovery", lambda: self._use(reading))
+
+    def _tell_off(self) -> None:
+        """Say why the yardstick has switched itself off, if it has."""
+        if self._yardstick.off:
+            self._note(f"the yardstick is off: {self._yardstick.off}")
 
     def next_batch(self, ahead: int) -> object:
         """Return the next batch; see `Yardstick.next_batch`."""
@@ -166,13 +179,16 @@ class Readings:
     def take_in(self, loss: float, batches: int) -> None:
         """Take in the mean loss of batches that the user's loop has run."""
         reading = self._yardstick.take_in(loss, batches)
-        if reading is not None:
+        if not self._yardstick.active and self._stop_for_changes():
+            self._answer(None)
+        elif reading is not None:
             self._edge.run("recovery", lambda: self._use(reading))
 
     def give_up(self) -> None:
         """End a reading that is under way, without a result; everything is put back."""
         if self._yardstick.active:
             self._yardstick.finish()
+            self._stop_for_changes()
             self._answer(None)
 
     # -- used -------------------------------------------------------------------------------
@@ -193,6 +209,7 @@ class Readings:
 
     def _use(self, reading: Reading) -> None:
         self._tell_source()
+        identity, self._yardstick.identity = self._yardstick.identity, {}
         told: dict[str, object] = {}
         if self._recovery.state.wants is None:
             told = self._judge(reading)
@@ -200,6 +217,7 @@ class Readings:
             "yardstick",
             step=reading.step,
             losses=list(reading.losses),
+            **identity,
             **({} if reading.base_step is None else {"base_step": reading.base_step}),
             **({} if not reading.base else {"base_losses": list(reading.base)}),
             **{k: v for k, v in (("metrics", self._yardstick.metrics),) if v},
@@ -226,13 +244,31 @@ class Readings:
             return math.inf
         return mad_sigma(np.diff(np.array(self._losses)), center=0.0) / math.sqrt(2)
 
+    def _stop_for_changes(self) -> bool:
+        """Switch off, and say why, where a reading changes the model; return whether it does."""
+        yard = self._yardstick
+        wrong, written = (", ".join(x[:3]) for x in (yard.not_put_back, yard.written))
+        if yard.not_put_back:
+            what = " (a forward pass writes into it in place)" if yard.written else ""
+            yard.switch_off(f"{wrong} could not be put back{what}")
+        elif yard.written:
+            yard.switch_off(
+                f"a forward pass writes into {written} in place; the values were put back"
+            )
+        else:
+            return False
+        self._tell_off()
+        return True
+
     def _tell_source(self) -> None:
         """Say once what is read, and whether the run trains on it, too."""
         yard = self._yardstick
-        if yard.not_put_back:
-            names = ", ".join(yard.not_put_back[:3])
-            yard.switch_off("the model could not be put back")
-            self._note(f"the yardstick is off: it could not put back {names}")
+        if yard.new_series:
+            yard.new_series = False
+            self._note(
+                "the yardstick begins a new series: its batches are not those that were read before"
+                " the restart, whose losses are forgotten"
+            )
         if self._told_source:
             return
         self._told_source = True

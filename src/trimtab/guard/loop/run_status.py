@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from trimtab.analysis.account import MIN_RECORDS
 from trimtab.analysis.assemble import events_of, make_account
+from trimtab.chronicle.authority_words import unannounced_changes
 from trimtab.errors import TrimtabError
 from trimtab.guard.loop.exit_status import asks_for_restart, write_verdict
+from trimtab.guard.settings.in_force import in_force
 
 if TYPE_CHECKING:
     from trimtab.guard.distributed.process_group import Ranks
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from trimtab.guard.state.checkpoint_store import Store
     from trimtab.guard.state.judgement import Judgement
     from trimtab.guard.state.run_state import RunState
+    from trimtab.guard.step.rates import Rates
+    from trimtab.incidents import Incident
     from trimtab.kinds import RunVerdict
 
 __all__ = ["RunStatus"]
@@ -38,6 +43,7 @@ class RunStatus:
         edge: Edge,
         judgement: Judgement,
         judged: JudgedSteps,
+        rates: Rates,
         steps: int | None,
     ) -> None:
         """Write about one run.
@@ -51,8 +57,10 @@ class RunStatus:
             edge: Keeps a fault of ours from stopping the run.
             judgement: The detectors of the run, which may be a user's.
             judged: Knows which steps were not judged.
+            rates: Of the next step, the script's own and with what was decided.
             steps: Of the whole run, where known.
         """
+        self._rates = rates
         self._state = state
         self._store = store
         self._recovery = recovery
@@ -64,20 +72,38 @@ class RunStatus:
         self._steps = steps
         self._written_step = store.whole_step
         self._written_degraded = ""
+        self._written_in_force: tuple[str, ...] = ()
+        self.open_incidents: tuple[Incident, ...] = ()
+        """Incidents that the verdict of the run rests on, as last written."""
+        self.unannounced: tuple[str, ...] = ()
+        """Settings that changed without being announced, as last written."""
 
     def running(self) -> None:
         """Write that the process runs; what was killed leaves this behind."""
         self.write("running", "under way, or it was killed")
 
+    def left(self, *, done: bool) -> None:
+        """Write that the user's loop was left, by `break` or an exception.
+
+        Args:
+            done: Whether all steps of the run are done.
+        """
+        step = self._state.counters.step
+        why = "all steps done" if done else f"its loop was left after step {step}"
+        self.write("done" if done else "interrupted", why)
+
     def refresh(self) -> None:
         """Write again where it says something else than was written last, or was not written."""
-        degraded = self._judged.doubt
-        if (self._store.whole_step, degraded) != (
-            self._written_step,
-            self._written_degraded,
-        ) or self._edge.is_due_again("verdict"):
-            self._written_step, self._written_degraded = self._store.whole_step, degraded
+        now = (self._store.whole_step, self._judged.doubt, self.in_force)
+        written = (self._written_step, self._written_degraded, self._written_in_force)
+        if now != written or self._edge.is_due_again("verdict"):
+            self._written_step, self._written_degraded, self._written_in_force = now
             self.running()
+
+    @property
+    def in_force(self) -> tuple[str, ...]:
+        """What the guard holds against the script's own settings, in words."""
+        return in_force(self._state.decisions, self._state.counters.step + 1)
 
     def confirm_done(self) -> None:
         """Keep an older verdict with its reason, unless it would start the run for ever."""
@@ -99,6 +125,7 @@ class RunStatus:
 
     def _write(self, state: State, reason: str) -> None:
         if self._ranks.chief and not self._recorder.lost:
+            verdict = self._verdict(state)
             write_verdict(
                 self._recorder.directory.root,
                 state=state,
@@ -107,8 +134,13 @@ class RunStatus:
                 step=self._state.counters.step,
                 saved_step=self._store.whole_step,
                 attempt=self._recorder.attempt,
-                verdict=self._verdict(state),
+                verdict=verdict,
                 coverage=self._judged.coverage(),
+                in_force=self.in_force,
+                incidents=self.open_incidents,
+                unannounced=self.unannounced,
+                lr=_finite(self._rates.next_lr),
+                script_lr=_finite(self._rates.script_lr),
             )
 
     def _verdict(self, state: State) -> RunVerdict:
@@ -118,6 +150,9 @@ class RunStatus:
         runs, or where it is interrupted, an open alarm decides: to judge everything again would
         cost seconds that a process under SIGTERM does not have.
         """
+        self.open_incidents = self._recovery.incidents[-1:] if self._recovery.alarmed else ()
+        if state != "running":
+            self._edge.run("verdict", self._look_up_changes)
         if state == "given-up":
             return "ended-badly"
         if self._recorder.live.num_rows < MIN_RECORDS:
@@ -127,10 +162,23 @@ class RunStatus:
             root, record = self._recorder.directory.root, self._recorder.live.record()
             judge = self._judgement.judge
             try:
-                verdict = make_account(record, events=events_of(root), judge=judge).verdict
+                account = make_account(record, events=events_of(root), judge=judge)
+                verdict = account.verdict
+                self.open_incidents = tuple(
+                    i.incident for i in account.incidents if i.is_open_alarm
+                )
             except (OSError, TrimtabError) as error:
                 # The file must say how the run ended, also where the journal cannot be read now.
                 self._edge.note("verdict", error)
                 verdict = "incident" if verdict == "incident" else "not-judged"
         blind = self._edge.is_blind or self._judged.coverage().gaps
         return "not-judged" if blind and verdict == "healthy" else verdict
+
+    def _look_up_changes(self) -> None:
+        # The journal knows those of earlier processes of the run, too.
+        self.unannounced = unannounced_changes(events_of(self._recorder.directory.root))
+
+
+def _finite(value: float) -> float | None:
+    """Return a number that JSON can hold."""
+    return value if math.isfinite(value) else None

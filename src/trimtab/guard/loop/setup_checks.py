@@ -42,6 +42,11 @@ def check_objects(model: object, optimizer: object, scheduler: object, policy: o
         ConfigError: One is not; the message says which and what to do.
     """
     _check_object("model", model, "the torch.nn.Module that is trained", "parameters", "state_dict")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise ConfigError(
+            "model is a ScriptModule, which takes no hooks; give the plain module, compiled with"
+            " torch.compile if at all"
+        )
     for one in _each(optimizer):
         _check_object(
             "optimizer", one, "a torch.optim optimizer", "step", "param_groups", "state_dict"

@@ -11,6 +11,8 @@ from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP
 from trimtab.guard.probes.finite import unsound
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trimtab.guard.loop.after_step import AfterStep
     from trimtab.guard.loop.exit_status import State
     from trimtab.guard.loop.messages import Messages
@@ -24,6 +26,9 @@ if TYPE_CHECKING:
     from trimtab.guard.step.run_context import RunContext
 
 __all__ = ["Shutdown"]
+
+_MOST_TOLD = 3
+"""Changes of settings that the last line names."""
 
 
 class Shutdown:
@@ -133,6 +138,7 @@ class Shutdown:
                 final_step=step,
                 reason=reason,
                 wasted_steps=state.wasted_steps,
+                in_force=list(self._status.in_force),
                 **judged,
             ),
         )
@@ -226,21 +232,39 @@ class Shutdown:
             )
             lost = self._parts.recorder.lost
             on = f"cannot go on: {lost}" if lost else on
-            self._messages.say(f"interrupted at step {step}; the same script {on}{judged}")
+            held = _still(self._status.in_force)
+            self._messages.say(f"interrupted at step {step}; the same script {on}{judged}{held}")
             return
         done = f"{step} steps done" + ("" if self._after.done else f" ({reason})")
+        # some show only when the whole run is judged: the line and the verdict must agree
+        reported = max(self._recovery.num_reported, len(self._status.open_incidents))
         trials = self._recovery.num_trials
         tried = f"{_count(trials, 'trial')}, " if trials else ""
         counts = (
-            f"{_count(self._recovery.num_reported, 'incident')},"
+            f"{_count(reported, 'incident')},"
             f" {tried}{_count(len(self._recovery.actions), 'action')}"
         )
         recorder = self._parts.recorder
         root = recorder.directory.root
         lost = f"; not recorded to the end: {recorder.lost}" if recorder.lost else ""
         self._messages.say(
-            f"{done}, {counts}{judged}; trimtab report {shlex.quote(str(root))}{lost}"
+            f"{done}, {counts}{judged}{_still(self._status.in_force)}"
+            f"{_changed(self._status.unannounced)};"
+            f" trimtab report {shlex.quote(str(root))}{lost}"
         )
+
+
+def _still(told: Sequence[str]) -> str:
+    """Return what is in force at the end, as the end of a sentence; empty for nothing."""
+    return f"; in force: {', '.join(told)}" if told else ""
+
+
+def _changed(told: Sequence[str]) -> str:
+    """Return the settings that changed, as the end of a sentence; empty for none."""
+    more = f" and {len(told) - _MOST_TOLD} more" if len(told) > _MOST_TOLD else ""
+    return (
+        f"; settings changed, not announced: {', '.join(told[:_MOST_TOLD])}{more}" if told else ""
+    )
 
 
 def _count(number: int, what: str) -> str:

@@ -100,6 +100,16 @@ class TrainingLoop:
         self._ends_with_data = ends_with_data
         self._started = False
         self._told: set[str] = set()
+        self._in_reading = False
+
+    @property
+    def in_reading(self) -> bool:
+        """Whether the loop's body runs a batch of the yardstick, also after its `step()`.
+
+        It ends when the next batch is asked for: what the body does after the last `step()` of a
+        reading was done once already, after the step itself.
+        """
+        return self._in_reading or self._readings.active
 
     @property
     def probing(self) -> bool:
@@ -125,8 +135,12 @@ class TrainingLoop:
         try:
             while not self._shutdown.ended:
                 if self._readings.active or self._begin_reading():
-                    yield self._hand_out_for_reading()
-                    batches.check_stepped()
+                    batch = self._hand_out_for_reading()
+                    self._in_reading = True
+                    yield batch
+                    self._in_reading = False
+                    if batches.step_is_due:
+                        self._leave_reading("guard.step() was not called for its batch")
                     continue
                 if not self._recovery.busy and self._after.done and not batches.in_step:
                     break
@@ -146,14 +160,18 @@ class TrainingLoop:
                 batches.check_stepped()
         # `break`, or an exception in the loop's body, closes the generator at its `yield`.
         except GeneratorExit:
-            self._readings.give_up()
+            if self._readings.active:
+                self._leave_reading("the loop was left")
             # other ranks may not come along where only this one left its loop
             alone = self._parts.ranks.count == 1
             self._shutdown.settle_last(act=alone and not batches.in_step)
             if interrupts.seen:
                 self._shutdown.end("interrupted")
+            elif not self._shutdown.ended:
+                self._status.left(done=self._after.done)
             raise
         finally:
+            self._in_reading = False
             interrupts.loop_left(in_step=interrupts.in_step and not whole)
             interrupts.release()
         self.on_train_end()
@@ -180,6 +198,8 @@ class TrainingLoop:
             self._end_reading()
         if self._batches.step_is_due:
             self.give_up_batch("their loop was left before guard.step()")
+        if self._started and not self._shutdown.ended and not self._after.done:
+            self._status.running()  # a loop before was left
         if self._started or self._shutdown.ended:
             return
         self._parts.rates.check_given()
@@ -289,6 +309,8 @@ class TrainingLoop:
         step = self._parts.state.counters.step + 1
         for change in self._parts.settings.before_update(step):
             self._after.tell_change(change)
+        for held, lr in self._parts.rates.end_holds():
+            self._after.tell_ended(held, lr)
 
     def _read(self) -> None:
         """Give the losses of the yardstick's batches to it; nothing else follows from them."""
@@ -303,6 +325,29 @@ class TrainingLoop:
     def _end_reading(self) -> None:
         self._batches.forget()
         self._readings.give_up()
+
+    def _leave_reading(self, why: str) -> None:
+        """Give up a reading that the loop did not go through with; training goes on without it."""
+        self._end_reading()
+        self._interrupts.step_ends(together=False)
+        self._tell_once(
+            f"a reading of fixed batches was given up: {why}; call guard.backward(loss) and"
+            " guard.step() where guard.phase is 'probe', too, or set yardstick_share = 0",
+            about="reading",
+        )
+
+    def leave_to_step(self, call: str) -> bool:
+        """Return whether a call by hand comes while the yardstick's batches are read; say so once.
+
+        The same loop body ran after the step itself, where the call was done.
+        """
+        if not self.in_reading:
+            return False
+        self._tell_once(
+            f"guard.{call}() was asked for while fixed batches were read; left to the step itself",
+            about="by hand",
+        )
+        return True
 
     def _settle_first(self) -> bool:
         """Settle before an update; return whether it takes the batches under way back."""

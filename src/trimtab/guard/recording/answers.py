@@ -55,8 +55,17 @@ class Inbox:
         self._until = 0.0
         self._steps = 0
 
-    def listen(self, deadline_s: float) -> None:
-        """Begin a deadline."""
+    def listen(self, deadline_s: float, *, anew: bool = False) -> None:
+        """Begin a deadline.
+
+        Args:
+            deadline_s: From now on, seconds.
+            anew: Whether the request is made now: what was said before is no answer to it.
+        """
+        if anew and self._mailbox is not None:
+            self._answers.clear()
+            while self._mailbox.read():
+                pass
         self._until = time.monotonic() + deadline_s
 
     def hear(self, request: str) -> Heard | None:

@@ -20,6 +20,7 @@ def what_is_in_force(engine: Engine) -> InForce:
     return InForce(
         tuple((int(a), float(b)) for a, b in d.lr_cuts),
         tuple((int(a), float(b)) for a, b in d.lr_limits),
+        tuple((int(a), int(b), float(c), float(e), float(f)) for a, b, c, e, f in d.lr_holds),
         d.clip_factor,
         dict(d.optimizer_settings),
         d.rewarm,
@@ -44,6 +45,7 @@ def put_in_force(engine: Engine, trial: Trial, before: InForce) -> None:
         engine.data.skip(*trial.skip)
     d.lr_cuts = list(before.lr_cuts_with(trial))
     d.lr_limits = list(before.lr_limits_with(trial))
+    d.lr_holds = list(before.lr_holds_with(trial))
     d.clip_factor = before.clip_factor * trial.clip_factor
     if trial.settings:
         actuators.set_optimizer(engine, dict(trial.settings))
@@ -62,6 +64,7 @@ def take_back(engine: Engine, trial: Trial, before: InForce) -> None:
     if trial.skip is not None and engine.data is not None:
         engine.data.unskip(*trial.skip)
     d.lr_cuts, d.lr_limits = list(before.lr_cuts), list(before.lr_limits)
+    d.lr_holds = list(before.lr_holds)
     d.clip_factor = before.clip_factor
     d.rewarm = before.rewarm
     if trial.settings:

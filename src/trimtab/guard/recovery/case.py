@@ -70,6 +70,10 @@ class Case:
     """Whether the scheduled rate was still rising at the onset, without a jump."""
     lr_sound: float | None = None
     """The rate that it rose from; None: it did not, or none was proven before."""
+    lr_scheduled: bool = False
+    """Whether a schedule gives the rate."""
+    lr_returned: bool = False
+    """Whether the script has put a rate that jumped back by itself."""
     returning: bool = False
     """Whether it is one of several spikes, of which the earlier ones healed."""
     beta2: float | None = None
@@ -105,6 +109,8 @@ class Case:
     """What the trial should come back to."""
     losses: tuple[float, ...] = ()
     """Of the trial, step by step."""
+    lr_peak: float = 0.0
+    """Highest rate that the script asked for in the trial; 0 where the rate had not jumped."""
     alarmed: bool = False
     base_reading: tuple[float, ...] = ()
     """Losses of the fixed batches under the base; empty: not read."""

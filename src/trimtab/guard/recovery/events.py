@@ -6,6 +6,7 @@ the state and the event alone.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -66,6 +67,8 @@ class StepDone:
     """Recoveries in a row that did not hold."""
     reads: bool = False
     """Whether the yardstick can be read."""
+    script_lr: float = math.nan
+    """Rate that the script asks for in the next step; NaN where nothing depends on it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,6 +219,10 @@ class Standing:
     """fp16 or bf16 where the forward pass runs in it and can be run in another."""
     changed: tuple[SettingPutBack, ...] = ()
     """Settings that changed without being announced, so far as remembered; oldest first."""
+    script_lr: float = math.nan
+    """Rate that the script asks for in the next step, before anything of ours."""
+    lr_scheduled: bool = False
+    """Whether a schedule gives that rate."""
     used_today: Mapping[str, int] = field(default_factory=dict)
     """Actions of each class that has a limit within the last 24 hours, count."""
 

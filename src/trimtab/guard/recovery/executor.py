@@ -8,6 +8,7 @@ on a branch from the restore point, and are undone unless the branch is kept.
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import replace
 from datetime import datetime
@@ -26,6 +27,7 @@ from trimtab.guard.recovery.state import RecoveryState, StagedRequest
 from trimtab.guard.recovery.triage import find_incident
 from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import RestorePoint
+from trimtab.guard.settings.in_force import in_force
 from trimtab.guard.step.actuators import read_setting
 
 if TYPE_CHECKING:
@@ -142,6 +144,8 @@ class Recovery:
                 scaled=engine.has_scaler,
                 failures=engine.decisions.failures,
                 reads=reads,
+                # An override is the user's function: not called unless the answer matters.
+                script_lr=engine.script_lr if self.state.asks_rate else math.nan,
             )
         )
 
@@ -439,7 +443,7 @@ class Recovery:
                 self._set_aside(command)
                 self._used.count_restore()
             case c.AwaitAnswer():
-                self._inbox.listen(command.deadline_s)
+                self._inbox.listen(command.deadline_s, anew=True)
             case c.TakeSnapshot():
                 self._guarded("snapshot", engine.snapshot)
             case c.SaveCheckpoint():
@@ -539,12 +543,15 @@ class Recovery:
             low_precision=engine.low_precision,
             used_today=used,
             changed=engine.changed_since(-1),
+            script_lr=engine.script_lr,
+            lr_scheduled=engine.lr_scheduled,
         )
 
     # -- commands that take several lines ---------------------------------------------------
 
     def _journal_action(self, command: c.JournalAction) -> None:
         recorder = self.engine.recorder
+        standing = in_force(self.engine.decisions, self.engine.counters.step + 1)
         # On all ranks or on none: they go on together from what it says.
         self.engine.ranks.together(
             lambda: recorder.decide(
@@ -555,8 +562,11 @@ class Recovery:
                 why=command.why,
                 kept_attempt=recorder.attempt,
                 standing=self.engine.standing(),
+                in_force=list(standing),
             )
         )
+        if standing:
+            self._say(f"             in force: {'; '.join(standing)}")
         self._used.count_remedy(command.remedy)
 
     def _note_action(self, command: c.NoteAction) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.detectors.contract import changed
+from trimtab.guard.state.decisions import is_back
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,6 +41,8 @@ class GracePeriod:
     """First deadline of each spike that is trained through, by its finding."""
     rate_raised: float = -math.inf
     """Step of the newest jump of the learning rate in force."""
+    rate_sound: float = 0.0
+    """Rate before that jump; 0: there was none."""
 
     def take_in(
         self, policy: Policy, loss: float, step: int, findings: Sequence[Finding]
@@ -52,11 +55,11 @@ class GracePeriod:
         losses = (*self.losses[-_LOSSES + 1 :], loss)
         if not findings:
             return changed(self, losses=losses), ()
-        waiting, raised = dict(self.waiting), self.rate_raised
+        waiting, raised, sound = dict(self.waiting), self.rate_raised, self.rate_sound
         decisions: list[tuple[str, str]] = []
         for f in findings:
             if f.detector == "lr-change":
-                raised = f.onset
+                raised, sound = f.onset, f.expected
             if f.signal != "loss" or f.kind == "non-finite":
                 continue
             if f.closed and f.key in waiting:
@@ -78,14 +81,24 @@ class GracePeriod:
                         f" {further} at most while the loss is on its way back; acted on then",
                     )
                 )
-        return replace(self, losses=losses, waiting=waiting, rate_raised=raised), tuple(decisions)
+        state = replace(self, losses=losses, waiting=waiting, rate_raised=raised, rate_sound=sound)
+        return state, tuple(decisions)
 
-    def lasts(self, policy: Policy, finding: Finding, step: int) -> bool:
+    def lasts(self, policy: Policy, finding: Finding, step: int, *, lr: float = math.nan) -> bool:
         """Whether an open finding on the loss is still trained through, past its first deadline.
 
         It is not where the learning rate had just jumped: the loss may fall, but the cause stays.
+        Where the script has put the rate back itself, the cause is over, and the state is judged
+        as after any other spike.
+
+        Args:
+            policy: Gives how long.
+            finding: The open one.
+            step: Of now.
+            lr: Rate that the script asks for; NaN: not known.
         """
-        if finding.onset - _RATE_ROWS <= self.rate_raised <= finding.onset + _BLOCK:
+        jumped = finding.onset - _RATE_ROWS <= self.rate_raised <= finding.onset + _BLOCK
+        if jumped and not is_back(lr, self.rate_sound):
             return False
         deadline = self.waiting.get(finding.key)
         further = policy.healing_steps

@@ -89,6 +89,9 @@ def keep(
         effects=effects,
         last_action_step=step,
     )
+    told: tuple[Command, ...] = ()
+    if commit.given_up:
+        state, told = give_up(state, commit.given_up, step, seen_step=case.seen_step)
     return state, (
         # counted first: the journalled action holds the decisions in force, this one included
         CountRollback(),
@@ -102,6 +105,7 @@ def keep(
         DropSnapshots(after=case.base.step),
         TakeSnapshot(),
         SaveCheckpoint("after an action"),
+        *told,
     )
 
 
@@ -187,15 +191,23 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
     return replace(state, verification=None, effects=effects), tuple(commands)
 
 
-def give_up(state: RecoveryState, reason: str, step: int) -> Result:
-    """Pause automatic recovery: the guard only advises until the run has been calm for a while."""
+def give_up(state: RecoveryState, reason: str, step: int, *, seen_step: int = 0) -> Result:
+    """Pause automatic recovery: the guard only advises until the run has been calm for a while.
+
+    Args:
+        state: Of recovery.
+        reason: Why nothing is tried any more.
+        step: Where the run is.
+        seen_step: Where the trouble was seen: a calm stretch before it says nothing, as the run
+            comes to the same place again.
+    """
     stood_down = state.times_stood_down + 1
     state = replace(
         state,
         advising_only=True,
         given_up=reason,
         times_stood_down=stood_down,
-        calm_since=step,
+        calm_since=max(step, seen_step),
     )
     what = f"training continues, advice only until {state.pause_steps} steps without an alarm"
     if state.policy.on_give_up == "stop":
@@ -215,7 +227,7 @@ def act_again(state: RecoveryState, step: int, *, alarmed: bool) -> Result:
         alarmed: Whether an alarm about the weights opened, or was reported again, at this step.
     """
     if alarmed:
-        return replace(state, calm_since=step), ()
+        return replace(state, calm_since=max(state.calm_since, step)), ()
     calm, pause = step - state.calm_since, state.pause_steps
     # an alarm that stays open keeps it off, until its level counts as the run's new one
     lasts = any(

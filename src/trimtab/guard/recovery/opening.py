@@ -34,9 +34,10 @@ from trimtab.guard.recovery.state import (
     StagedRequest,
     Surveying,
 )
-from trimtab.guard.recovery.triage import is_trouble, saturates
+from trimtab.guard.recovery.triage import EARLY_SIGNS, is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
 from trimtab.guard.recovery.trial_verdict import reading_of
+from trimtab.guard.state.decisions import is_back
 from trimtab.plan.ladder import GiveUp, Wait, next_step
 from trimtab.plan.memory import prefer
 from trimtab.plan.planner import make_plan
@@ -72,6 +73,9 @@ __all__ = [
 _CHANGE_STEPS = 128
 """Steps within which trouble may follow a change of a setting. Ours: two verifications."""
 
+_UNREAD = (*EARLY_SIGNS, "after-change")
+"""Detectors whose alarms the fixed batches say nothing about."""
+
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
 
@@ -98,19 +102,25 @@ def has_lasted(state: RecoveryState, e: StepDone, f: Finding) -> bool:
         0 if returns or e.last else policy.patience_steps,
         last=e.last,
         scaled=e.scaled,
-        waits=lambda f: not recurrence.returns(policy, f) and grace.lasts(policy, f, e.step),
+        waits=lambda f: (
+            not recurrence.returns(policy, f) and grace.lasts(policy, f, e.step, lr=e.script_lr)
+        ),
     )
 
 
 def asks_first(state: RecoveryState, e: StepDone) -> bool:
     """Whether the yardstick is read before anything is done: what it cannot say is acted on.
 
-    A loss or norm that is not finite needs no second opinion.
+    A loss or norm that is not finite needs no second opinion. An early sign gets none, since it
+    comes before the loss rises on any batch, nor does a change of a setting: dropout is off in eval
+    mode, and what only slows learning makes no state worse.
     """
     acting = state.policy.mode == "act" and not state.advising_only
     finite = math.isfinite(e.loss) and (math.isfinite(e.norm) or e.scaled)
     grave = any(
-        f.kind == "non-finite" and not f.closed and f.key not in state.handled
+        (f.kind == "non-finite" or (f.detector in _UNREAD and f.severity != "info"))
+        and not f.closed
+        and f.key not in state.handled
         for f in state.open.values()
     )
     return acting and e.reads and finite and not grave and not e.last
@@ -367,6 +377,8 @@ def _case(asked: Surveying, e: Surveyed) -> Case:
         first_sign=approach.first_sign,
         returning=approach.returning,
         lr_rising=approach.lr_rising,
+        lr_scheduled=e.standing.lr_scheduled,
+        lr_returned=jump is not None and is_back(e.standing.script_lr, jump.before),
         beta2=e.beta2,
         eps=e.eps,
     )

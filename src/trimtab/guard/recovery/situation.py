@@ -50,6 +50,8 @@ def situation_of(
         lr_restore=case.lr_restore,
         lr_jump_step=None if case.lr_jump is None else case.lr_jump.step,
         lr_rising=case.lr_rising,
+        lr_scheduled=case.lr_scheduled,
+        lr_returned=case.lr_returned,
         lr_proven=case.lr_sound is not None or not case.lr_rising,
         policy=policy,
         changed=tuple(c for c in standing.changed if c.step > case.base.step),

@@ -324,6 +324,12 @@ class RecoveryState:
         return self.advising_only and self.policy.mode == "act" and self.broken_steps >= least
 
     @property
+    def asks_rate(self) -> bool:
+        """Whether the script's own rate is wanted: it jumped, and may be put back."""
+        case = self.case
+        return self.grace.rate_sound > 0 or (case is not None and case.lr_jump is not None)
+
+    @property
     def busy(self) -> bool:
         """Whether a probe or a trial is under way."""
         return self.phase != "calm"

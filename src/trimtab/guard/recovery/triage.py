@@ -47,6 +47,8 @@ _ACTED_ON = frozenset(
 """Kinds of ours that may lead to a rollback. Other kinds ask for a person: going back does not help
 a model that overfits, or a setting that somebody changed on purpose. Kinds of a user's own
 detectors may, too."""
+_READ_NOW_AND_THEN = ("held-out-worse",)
+"""Kinds of signals that few rows have: their onset is the row after the last good reading."""
 _NO_RISE = frozenset(("memorised", "too-good", "plateau", "overfitting", "never-learns"))
 """Kinds of the loss that are no rise of it."""
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
@@ -137,11 +139,16 @@ def explained_by(expected: Sequence[ExpectedChange], finding: Finding) -> Expect
     """Return the announced change that explains a finding; None where none does.
 
     It explains what begins in its window, but no value that is not finite and no loss scale that
-    collapses: no plan leads there.
+    collapses: no plan leads there. What is read now and then may have begun anywhere between the
+    last good reading and this one.
     """
-    if finding.kind in NEVER_EXPECTED:
+    f = finding
+    if f.kind in NEVER_EXPECTED:
         return None
-    return next((c for c in expected if c.holds(finding.onset)), None)
+    last = f.onset + f.grain_rows - 1
+    if f.kind in _READ_NOW_AND_THEN:
+        last = max(last, f.step)
+    return next((c for c in expected if c.overlaps(f.onset, last)), None)
 
 
 def find_incident(

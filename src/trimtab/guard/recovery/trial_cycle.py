@@ -215,6 +215,7 @@ def trial_step(
         case,
         losses=(*case.losses, e.loss),
         trial_steps=case.trial_steps + 1,
+        lr_peak=max(case.lr_peak, e.script_lr) if e.script_lr > 0 else case.lr_peak,
         broken_steps=case.broken_steps + 1 if broken else 0,
     )
     length = trial_length(state, case)
@@ -238,7 +239,9 @@ def trial_step(
     if not over and (not alarmed or _measures_on(state, case, e.loss)):
         return state, ()
     # A branch that failed early has hardly changed the state: its batches would say nothing.
-    if e.reads and not alarmed and math.isfinite(e.loss):
+    # Nor do they say of attention that saturates: that it goes on shows in no loss for a while.
+    saturating = saturates(case.incident)
+    if e.reads and not alarmed and math.isfinite(e.loss) and not saturating:
         base = None if case.base_reading else case.base
         wanted = ReadingWanted(e, case.base.step, base)
         return replace(state, wants=wanted), ()
@@ -346,6 +349,8 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
     step = _within_budget(state, case, step, e.standing)
     if isinstance(step, Trial):
         return _start_trial(state, case, step, older_target(state, case, e.oldest_step))
+    if isinstance(step, GiveUp):
+        step = _least_bad(case, step)
     compared = _comparison(case, step, e.step)
     if isinstance(step, Commit):
         state, more = _take_up(state, case, step, e)
@@ -381,6 +386,29 @@ def _within_budget(
     if held:
         return Commit(trial=case.tried[held[-1].name], reason=f"{held[-1].name} held; {spent}")
     return GiveUp(reason=f"no trial held (tried: {', '.join(case.tried)}); {spent}")
+
+
+def _least_bad(case: Case, step: GiveUp) -> Commit | GiveUp:
+    """Return the finite branch that was better than no change, beyond noise; else the step.
+
+    Nothing held: the run goes on with the least bad branch there is, and recovery pauses.
+    """
+    known = [
+        (row.effect.size, row)
+        for row in case.rows
+        if row.effect is not None
+        and row.effect.high < 0
+        and math.isfinite(row.loss)
+        and not case.tried[row.name].older_state
+    ]
+    if not known:
+        return step
+    size, row = min(known, key=lambda pair: pair[0])
+    return Commit(
+        trial=case.tried[row.name],
+        reason=f"{step.reason}; the least bad branch: {row.name}, {size:+.3g} against no change",
+        given_up=step.reason,
+    )
 
 
 def _comparison(case: Case, step: NextStep, now: int) -> tuple[Command, ...]:
@@ -493,6 +521,7 @@ def trial_ready(state: RecoveryState, case: Case, start: StartingTrial, e: Confi
             case,
             trial=trial,
             losses=(),
+            lr_peak=0.0,
             alarmed=False,
             broken_steps=0,
             from_step=point.step,
@@ -564,7 +593,7 @@ def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirme
     if asked.asks:
         state, commands = stage(state, _request(case, asked.asks, e.step), why=why, step=e.step)
         return state, (opened, *commands)
-    state, commands = give_up(state, ending.reason, e.step)
+    state, commands = give_up(state, ending.reason, e.step, seen_step=case.seen_step)
     return state, (opened, *commands)
 
 

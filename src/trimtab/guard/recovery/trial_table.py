@@ -43,6 +43,7 @@ def with_row(case: Case, trial: Trial, result: TrialResult) -> Case:
         expected=result.expected_loss,
         steps=result.steps,
         effect=effect,
+        rate_back=trial.unchanged and result.lr_limit is not None,
     )
     return replace(case, rows=(*case.rows, row))
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab.diagnosis.probes import TrialResult
 from trimtab.guard.recovery.curves import as_curve, repeats
+from trimtab.guard.state.decisions import is_back
 from trimtab.guard.yardstick.reading import compare
 
 if TYPE_CHECKING:
@@ -79,10 +80,21 @@ def conclude_trial(
         steps=len(case.losses),
         skipped=trial.skip is not None,
         lr_factor=trial.lr_factor,
-        lr_limit=trial.lr_limit,
+        lr_limit=_rate_that_was_back(case, trial) or trial.lr_limit,
         changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
         bitwise=_repeats_bitwise(case) if trial.unchanged else None,
     )
+
+
+def _rate_that_was_back(case: Case, trial: Trial) -> float | None:
+    """Return the rate that an unchanged replay ran at where the script raised it no more.
+
+    Such a replay is no control: it is the trial that puts the rate back.
+    """
+    jump = case.lr_jump
+    if jump is None or not trial.unchanged or not case.lr_peak > 0:
+        return None
+    return jump.before if is_back(case.lr_peak, jump.before) else None
 
 
 def _repeats_bitwise(case: Case) -> bool | None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from trimtab.guard.state.decisions import LrHold
     from trimtab.plan.trials import Trial
 
 __all__ = ["InForce", "Key", "RestorePoint", "settings_of"]
@@ -35,6 +36,7 @@ class InForce:
 
     lr_cuts: tuple[tuple[int, float], ...] = ()
     lr_limits: tuple[tuple[int, float], ...] = ()
+    lr_holds: tuple[LrHold, ...] = ()
     clip_factor: float = 1.0
     settings: Mapping[str, float] = field(default_factory=dict)
     rewarm: tuple[int, int] | None = None
@@ -50,9 +52,16 @@ class InForce:
 
     def lr_limits_with(self, trial: Trial) -> tuple[tuple[int, float], ...]:
         """Return the limits of the rate once a trial comes on top."""
-        if trial.lr_limit is None:
+        if trial.lr_limit is None or trial.lr_sound is not None:
             return self.lr_limits
         return (*self.lr_limits, (trial.lr_from_step or 0, trial.lr_limit))
+
+    def lr_holds_with(self, trial: Trial) -> tuple[LrHold, ...]:
+        """Return the rates put back to a value once a trial comes on top."""
+        if trial.lr_limit is None or trial.lr_sound is None:
+            return self.lr_holds
+        hold = (trial.lr_from_step or 0, 0, trial.lr_limit, trial.lr_share, trial.lr_sound)
+        return (*self.lr_holds, hold)
 
 
 def settings_of(trial: Trial) -> dict[str, str]:

@@ -65,6 +65,12 @@ class SettingChanged:
         total = max(len(self.before), len(self.after))
         return "" if total < 2 or moved == total else f"{moved} of {total}"
 
+    @property
+    def sets_free(self) -> bool:
+        """Whether more parameters are trained than before, and none is frozen that was not."""
+        pairs = zip(self.before, self.after, strict=False)
+        return self.name == "requires_grad" and all(b >= a for a, b in pairs)
+
     def text(self) -> str:
         """Return it in words, such as `weight_decay 0.1 → 100`."""
         before, after = self.shown
@@ -98,6 +104,8 @@ class SettingsLedger:
         self._fingerprint: tuple[object, ...] | None = None
         self._values: dict[str, Values] = {}
         self._rates: tuple[float, ...] = ()
+        self._rate_moved = -_SCHEDULE_STEPS
+        """Step at which the script last moved the rate by less than a jump."""
         self._moved: dict[str, int] = {}
         """Step of the last change of each setting from outside."""
         self._held: dict[str, Values] = {}
@@ -105,6 +113,8 @@ class SettingsLedger:
         self._signals: dict[str, float] = {}
         self._unannounced = 0
         self._changes: list[SettingChanged] = []
+        self._told: dict[str, tuple[int, str]] = {}
+        """Settings that were announced alone: until which step, and by what."""
         self._batch = _Steady()
         self._scale = 0.0
 
@@ -153,6 +163,20 @@ class SettingsLedger:
             self._reader.write(name, value)
         self.accept()
 
+    def announce(self, name: str, step: int, what: str) -> None:
+        """Take the next change of a setting as announced; other trouble stays trouble.
+
+        Args:
+            name: Of the setting.
+            step: The last finished one; the change is in force within some steps after it.
+            what: What announces it.
+        """
+        self._told[name] = (step + _SCHEDULE_STEPS, what)
+
+    def _told_of(self, name: str, step: int) -> str:
+        until, what = self._told.get(name, (-1, ""))
+        return what if step <= until else ""
+
     def add_to(self, values: dict[str, float], step: int) -> tuple[SettingChanged, ...]:
         """Add the settings to a row where they changed; return what its own values show changed.
 
@@ -196,8 +220,13 @@ class SettingsLedger:
                     values=change.before,
                     changed_to=change.after,
                     shown=f"{change.name} back to {change.shown[0]}",
+                    ended=self._values.get(change.name) == change.before,
                 )
         return tuple(found.values())
+
+    def moves_rate(self, step: int) -> bool:
+        """Whether the script moves the rate itself, step by step, as a schedule does."""
+        return step - self._rate_moved < _SCHEDULE_STEPS
 
     def put_back(self, names: Mapping[str, Values]) -> tuple[str, ...]:
         """Put settings back and hold them there; return the names that could not be.
@@ -244,7 +273,7 @@ class SettingsLedger:
         )
         if jumped:
             return [SettingChanged(step, "lr", before, rates)]
-        self._moved["lr"] = step  # somebody's own schedule
+        self._moved["lr"] = self._rate_moved = step  # somebody's own schedule
         return []
 
     def _sort(
@@ -262,10 +291,12 @@ class SettingsLedger:
             self._moved[name] = step
             if last is not None and step - last < _SCHEDULE_STEPS:
                 continue
-            expected = self._expected.covers(name, step)
+            expected = self._expected.covers(name, step) or self._told_of(name, step)
             change = SettingChanged(step, name, change.before, change.after, expected)
             found.append(change)
-            if not expected:
+            # Parameters are set free on purpose by many a recipe, and to freeze them again
+            # would end what they learn: it is written down, and neither suspected nor put back.
+            if not expected and not change.sets_free:
                 self._unannounced += not of_row
                 self._changes = [*self._changes[-_MOST_KEPT + 1 :], change]
         return tuple(found)

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Counters",
     "Decisions",
+    "LrHold",
+    "is_back",
     "lr_factor",
+    "lr_holds_at",
     "lr_limit",
     "read_decisions",
     "rewarm_factor",
@@ -28,6 +31,11 @@ __all__ = [
     "sample_range",
     "trained_parameters",
 ]
+
+
+_BACK = 1.02
+"""Ratio to the rate before its rise up to which the script's own rate counts as back. Ours: a
+schedule that goes on meanwhile moves it by less."""
 
 
 @dataclass
@@ -42,6 +50,12 @@ class Counters:
     measured: int = 0
 
 
+LrHold = tuple[int, int, float, float, float]
+"""A rate that is put back to what it was before it was raised: (step of the rise, first step after
+the hold; 0: it stands, rate of the first group that is not passed, factor on the schedule below
+that rate, rate at or below which the script has put it back itself)."""
+
+
 @dataclass
 class Decisions:
     """What the guard decided and has spent; a rollback does not undo it."""
@@ -51,6 +65,8 @@ class Decisions:
     lr_limits: list[tuple[int, float]] = field(default_factory=list)
     """(first step, rate): from that step on the first group's scheduled rate is held at most there,
     the others in proportion, before any factor."""
+    lr_holds: list[LrHold] = field(default_factory=list)
+    """Rates put back to a value; each ends where the script's own rate is back."""
     clip_factor: float = 1.0
     optimizer_settings: dict[str, float] = field(default_factory=dict)
     """Settings put in force after every load, by name in `actuators.OPTIMIZER_SETTINGS`."""
@@ -113,6 +129,7 @@ class Decisions:
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     "lr_cuts": lambda v: _are_pairs(v, lambda factor: 0 < factor <= 1),
     "lr_limits": lambda v: _are_pairs(v, lambda rate: 0 < rate < math.inf),
+    "lr_holds": lambda v: _are_holds(v),
     "clip_factor": lambda v: is_number(v) and 0 < v <= 1,
     "optimizer_settings": lambda v: isinstance(v, dict) and all(map(is_number, v.values())),
     "rewarm": lambda v: v is None or (_are_whole(v) and len(v) == 2 and v[1] > 0),
@@ -165,6 +182,20 @@ def _are_pairs(values: object, allowed: Callable[[float], bool]) -> bool:
     )
 
 
+def _are_holds(values: object) -> bool:
+    """Whether these are what `LrHold` says."""
+    return isinstance(values, list | tuple) and all(
+        isinstance(v, list | tuple)
+        and len(v) == 5
+        and _are_whole(v[:2])
+        and all(map(is_number, v[2:]))
+        and 0 < v[2] < math.inf
+        and 0 < v[3] <= 1
+        and 0 < v[4] < math.inf
+        for v in values
+    )
+
+
 def sample_range(first: object, last: object) -> tuple[int, int]:
     """Return a range of sample ids as whole numbers.
 
@@ -199,6 +230,28 @@ def lr_limit(limits: Sequence[tuple[int, float]], step: float) -> float:
         (0.5, 0.1, inf)
     """
     return min((limit for since, limit in limits if step >= since), default=math.inf)
+
+
+def is_back(lr: float, sound: float) -> bool:
+    """Whether a rate is back at what it was before it was raised, or below; NaN: it is not."""
+    return lr <= _BACK * sound
+
+
+def lr_holds_at(holds: Sequence[LrHold], step: float) -> list[LrHold]:
+    """Return the rates put back to a value that are in force at `step`.
+
+    Where no schedule gives the rate (a factor of 1), it is held before the step of its rise as
+    well: a script that counts its own steps raises it earlier after a rollback.
+
+    Example:
+        >>> lr_holds_at([(250, 300, 0.05, 1.0, 0.05), (9, 0, 1.0, 0.5, 1.0)], 300)
+        [(9, 0, 1.0, 0.5, 1.0)]
+    """
+    return [
+        (since, until, value, share, sound)
+        for since, until, value, share, sound in holds
+        if (step >= since or share == 1.0) and (not until or step < until)
+    ]
 
 
 def rewarm_factor(rewarm: Sequence[int] | None, step: int) -> float:

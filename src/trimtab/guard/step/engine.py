@@ -224,6 +224,17 @@ class Engine:
         for name in values:
             self.decisions.held_settings.pop(name, None)
 
+    @property
+    def script_lr(self) -> float:
+        """Rate that the script asks for in the next step, before anything of ours."""
+        return self._parts.rates.script_lr
+
+    @property
+    def lr_scheduled(self) -> bool:
+        """Whether a schedule gives the rate: the scheduler, a function, or the script's own."""
+        parts = self._parts
+        return parts.rates.follows_schedule or parts.settings.moves_rate(self.counters.step + 1)
+
     def changed_since(self, step: int) -> tuple[SettingPutBack, ...]:
         """Return the settings that changed after a step and were not announced; oldest first."""
         return self._parts.settings.unannounced_since(step)

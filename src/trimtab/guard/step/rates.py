@@ -6,7 +6,13 @@ import math
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
-from trimtab.guard.state.decisions import lr_factor, lr_limit, rewarm_factor
+from trimtab.guard.state.decisions import (
+    is_back,
+    lr_factor,
+    lr_holds_at,
+    lr_limit,
+    rewarm_factor,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -39,6 +45,16 @@ class Rates:
         return lr_factor(d.lr_cuts, step) * rewarm_factor(d.rewarm, step)
 
     @property
+    def factor_of_script(self) -> float:
+        """Rate of the next step over what the script asks for, limits by hand left out."""
+        d, step, lr = self._state.decisions, self._state.counters.step + 1, self.script_lr
+        shares = [
+            min(value / lr, share) if lr > 0 else 1.0
+            for _, _, value, share, _ in lr_holds_at(d.lr_holds, step)
+        ]
+        return self.factor * min([1.0, *shares])
+
+    @property
     def next_lr(self) -> float:
         """Rate of the first group in the next step."""
         groups = self._state.training.optimizer.param_groups
@@ -47,7 +63,8 @@ class Rates:
     def next_rates(self, planned: Sequence[float]) -> list[float]:
         """Return the rates of the next step, by group.
 
-        rate = min(planned or override, limit) * factor. Groups keep their ratio to the first one.
+        rate = min(planned or override, limit) * factor, and no more than the rate that it is put
+        back to. Groups keep their ratio to the first one.
 
         Args:
             planned: What the scheduler has put into the groups: numbers, or tensors of one
@@ -68,9 +85,44 @@ class Rates:
             # Shares as launched: the scheduler may have moved the groups' rates apart or to 0.
             rates = [first * share for share in self._group_shares()]
         limit = lr_limit(decisions.lr_limits, step)
+        for _, _, value, share, _ in lr_holds_at(decisions.lr_holds, step):
+            limit = min(limit, value, rates[0] * share)
         if rates[0] > limit:
             factor *= limit / rates[0]
         return rates if factor == 1.0 else [lr * factor for lr in rates]
+
+    @property
+    def script_lr(self) -> float:
+        """Rate of the first group that the script asks for in the next step, before any of ours."""
+        if self._lr_override is not None:
+            return float(self._lr_override(self._state.counters.step + 1))
+        return float(self._state.training.optimizer.param_groups[0]["lr"])
+
+    @property
+    def follows_schedule(self) -> bool:
+        """Whether a scheduler or a function that the guard knows gives the rate."""
+        return self._lr_override is not None or self._state.training.scheduler is not None
+
+    def end_holds(self) -> list[tuple[float, float]]:
+        """End each hold whose rate the script has put back itself, from the next step on.
+
+        Returns:
+            The rate that was held, and the script's own, of each that ended.
+        """
+        decisions, step = self._state.decisions, self._state.counters.step + 1
+        standing = lr_holds_at(decisions.lr_holds, step)
+        if not standing:
+            return []
+        lr, ended = self.script_lr, []
+        for hold in standing:
+            since, _, value, share, sound = hold
+            # From here on the script's own rate holds again; a rollback to a step before brings
+            # the hold back with the raised rate. Before its rise the rate says nothing.
+            if step >= since and is_back(lr, sound):
+                place = [tuple(h) for h in decisions.lr_holds].index(hold)
+                decisions.lr_holds[place] = (since, step, value, share, sound)
+                ended.append((value, lr))
+        return ended
 
     def override(self, schedule: Callable[[int], float] | None) -> float:
         """Take the first group's rate from a function, or from the scheduler again: None.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from trimtab.guard.state.serialization import clone
-from trimtab.guard.yardstick.isolation import Isolation, fix_rng
+from trimtab.guard.yardstick.isolation import FIXED_SEED, Isolation, fix_rng
 from trimtab.guard.yardstick.reading import Reading
 from trimtab.guard.yardstick.sequential import PairedTest
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadingRequest", "Yardstick"]
 
-_SEED = 20260101
-"""Of the noise that an evaluation draws: the same each time."""
 _MOST_OVER = 2.0
 """Times its share that a reading may take before the next ones come half as often."""
 _FORWARD_SHARE = 1 / 3
@@ -102,6 +100,15 @@ class Yardstick:
         self.seconds = 0.0
         self.not_put_back: tuple[str, ...] = ()
         """What the last reading left otherwise than it was; empty where nothing is."""
+        self.written: tuple[str, ...] = ()
+        """Parameters that the model wrote in place in the last reading."""
+        self._parameters_hold = False
+        self.identity: dict[str, object] = {}
+        """Of the batches, to be written down with the next reading; empty: it is written down."""
+        self.new_series = False
+        """Whether what was read before the restart was of other batches."""
+        self._known = self._heard = False
+        self._heard_digest = ""
         self.in_eval = True
         """Whether the last reading was in eval mode throughout."""
 
@@ -167,6 +174,8 @@ class Yardstick:
     def begin(self) -> bool:
         """Begin the reading that is asked for; return whether batches are to be handed out.
 
+        Where something could not be put back after it, nothing is begun and it is switched off.
+
         Raises:
             Whatever reading the batches raises; nothing is changed then.
         """
@@ -174,16 +183,43 @@ class Yardstick:
         if self._batches is not None and not self._batches.fill():
             self._request = None
             return False
+        self._check_identity()
         self._began = self._clock()
-        self._active = True
         self._first, self._losses = (), []
-        self._isolation = Isolation(self._training.bare_model)
+        if not self._isolate():
+            return False
         self._begin_pass()
         return True
 
+    def _check_identity(self) -> None:
+        """Begin a new series where the batches are not provably those of the process before."""
+        if self._batches is None or self._known:
+            return
+        self._known = True
+        self.identity = self._batches.identity
+        if self._heard and self.identity["batches"] != self._heard_digest:
+            self.test.restart()
+            self.new_series = True
+
+    def _isolate(self) -> bool:
+        """Save what a reading may change; return whether all of it can be put back.
+
+        Only the first reading keeps a copy of the parameters: it shows whether the model writes
+        into them.
+        """
+        self._isolation = Isolation(
+            self._training.bare_model, keep_parameters=not self._parameters_hold
+        )
+        self._active = True  # only now: where memory is short, nothing is begun
+        refused = self._isolation.refused
+        if refused:
+            self.finish()
+            self.switch_off(f"it could not put back {', '.join(refused[:3])}")
+        return not refused
+
     def _begin_pass(self) -> None:
         self._queue = list(self._batches.batches) if self._batches is not None else []
-        fix_rng(_SEED)
+        fix_rng(FIXED_SEED)
 
     def next_batch(self, ahead: int) -> object:
         """Return a copy of a batch: a loop may change in place what it is given.
@@ -218,8 +254,10 @@ class Yardstick:
         self.finish()
         return reading
 
-    def measure(self) -> Reading:
+    def measure(self) -> Reading | None:
         """Return a reading by the user's function; its first metric is what is judged.
+
+        None where something could not be put back after it; it is switched off then.
 
         Raises:
             ValueError: It does not return {name: (value, "up" or "down")}.
@@ -229,16 +267,16 @@ class Yardstick:
         request = self._request
         assert request is not None
         self._began = self._clock()
-        self._active = True
-        self._isolation = Isolation(self._training.bare_model)
+        if not self._isolate():
+            return None
         try:
-            fix_rng(_SEED)
+            fix_rng(FIXED_SEED)
             self.metrics = _checked(self._function())
             losses = _lower_is_better(self.metrics)
             if request.older is None:
                 return Reading(request.step, losses)
             self._swap_in(request.older)
-            fix_rng(_SEED)
+            fix_rng(FIXED_SEED)
             base = _lower_is_better(_checked(self._function()))
             return Reading(request.step, losses, request.older.step, base, self.test.spread)
         finally:
@@ -253,24 +291,34 @@ class Yardstick:
         isolation, self._isolation = self._isolation, None
         assert isolation is not None
         self.in_eval = isolation.in_eval
+        isolation.look_for_writes()
         if self._live is not None:
             live, self._live = self._live, None
             self._training.bare_model.load_state_dict(live)
         self.not_put_back = isolation.put_back()
+        self.written = isolation.written
+        ran = self._function is not None or self.num_passes > 0
+        self._parameters_hold = ran and not isolation.refused
         now = self._clock()
         self.seconds += now - self._began
         self.num_readings += 1
         calm = request is not None and request.purpose == "calm"
-        if calm and now - self._began > _MOST_OVER * self._share * (now - self._ended):
+        # The batches of the run cost what its steps do, and are counted in steps alone: when they
+        # are read is the same on every rank and after a restart. Of others that is not known.
+        of_users = self._batches is None or self._batches.source == "validate"
+        if calm and of_users and now - self._began > _MOST_OVER * self._share * (now - self._ended):
             # Only ever less often, by whole factors: what is read when hardly depends on the clock.
             self.every_steps *= 2
         self._ended = now
 
     def _swap_in(self, older: Snapshot) -> None:
         """Put the weights of an older state in place; those of now come back in `finish`."""
-        model = self._training.bare_model
+        model, isolation = self._training.bare_model, self._isolation
+        assert isolation is not None
+        isolation.look_for_writes()
         self._live = clone(model.state_dict())
         model.load_state_dict(clone(older.payload["training"]["model"]))
+        isolation.weights_are_set()
 
     def hear(self, event: str, step: int, data: Mapping[str, object]) -> None:
         """Take in an event of the journal, in its order: a reading, or where the run went back."""
@@ -279,6 +327,13 @@ class Yardstick:
         losses = data.get("losses")
         if event != "yardstick" or not isinstance(losses, list):
             return
+        self._heard = True
+        if isinstance(digest := data.get("batches"), str):
+            if digest != self._heard_digest:
+                self.test.restart()
+            self._heard_digest = digest
+            if self._batches is not None:
+                self._batches.take_again(data.get("samples"))
         values = tuple(float(x) for x in losses)
         if data.get("reference"):
             self.test.restart()

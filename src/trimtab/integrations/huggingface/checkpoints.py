@@ -10,7 +10,7 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.checkpoints.layouts import find_checkpoints
+from trimtab.checkpoints.find import find_checkpoints
 from trimtab.checkpoints.manifest import move_aside, newest_healthy
 from trimtab.checkpoints.sidecar import (
     SUFFIX,

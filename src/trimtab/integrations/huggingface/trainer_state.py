@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, NotRequired, TypedDict, cast
 import torch
 from transformers.trainer_callback import ExportableState
 
+from trimtab.guard.port import TrainerPort
+
 if TYPE_CHECKING:
     from transformers import Trainer
 
@@ -37,6 +39,8 @@ class _Saved(TypedDict):
     trl: NotRequired[dict[str, object]]
     metrics: NotRequired[dict[str, dict[str, list[float]]]]
     """TRL's means under way, by mode and name."""
+    step: NotRequired[int]
+    """Steps done."""
 
 
 class TrainerProgress:
@@ -75,6 +79,9 @@ class TrainerProgress:
                 for mode, kept in getattr(trainer, "_metrics", {}).items()
             },
         }
+        port = getattr(trainer, "port", None)
+        if isinstance(port, TrainerPort):
+            saved["step"] = port.step_number
         return dict(saved)
 
     def load_state_dict(self, state_dict: dict[str, object]) -> None:
@@ -96,6 +103,10 @@ class TrainerProgress:
         if saved["running_loss"] is not None:
             # A tensor on the device, which the Trainer adds to without a sync.
             trainer._tr_loss = torch.full_like(trainer._tr_loss, saved["running_loss"])
+        if "step" in saved:
+            # `trainer_state.json` and a Trainer's own curves are then those of one lineage.
+            history, step = trainer.state.log_history, saved["step"]
+            history[:] = [row for row in history if row.get("step", 0) <= step]
         for callback in trainer.callback_handler.callbacks:
             for name, value in saved["callbacks"].get(type(callback).__name__, {}).items():
                 setattr(callback, name, value)

@@ -27,7 +27,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from trimtab.checkpoints.layouts import find_checkpoints
+from trimtab.checkpoints.find import find_checkpoints
 from trimtab.detectors.judge import Judge, judge_record
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError

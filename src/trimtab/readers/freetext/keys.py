@@ -18,6 +18,7 @@ __all__ = [
     "STEP_KEYS",
     "Meaning",
     "bare_split",
+    "is_adversarial",
     "is_held_out",
     "is_of_critic",
     "meaning",
@@ -226,7 +227,8 @@ _FILE_NAME = re.compile(
 _L_WORD = re.compile(r"l (?:g |d )?[a-z]{2,12}")
 """`l_pix`, `l_g_pix`: super-resolution trainers say loss with one letter."""
 _ADVERSARIAL = re.compile(
-    r"(?:err|loss)[ _]?[gd]|[gd] ?loss|[gd][ /](?:gan\w*|l1|l2|vgg|feat|adv\w*|per\w*|a|b|real|fake|total|loss)"
+    r"(?:err|loss)[ _]?[gd]|[gd] ?loss|[gd][ /]"
+    r"(?:gan\w*|l1|l2|vgg|feat|adv\w*|per\w*|a|b|real|fake|total|loss)"
     r"|(?:cycle|idt)[ /][ab]|generator|discriminator|critic|errg|errd"
 )
 """Losses of adversarial trainers, named by the net: `G_GAN`, `D_real`, `errG`, `cycle_A`."""
@@ -269,6 +271,11 @@ MEAN_NOTE = (
 def names_mean(key: str) -> bool:
     """Whether a key says that its values are running means."""
     return not _MEANS.isdisjoint(re.split(r"[\W_]+", key.lower()))
+
+
+def is_adversarial(key: str) -> bool:
+    """Whether a key names the loss of one of two nets that drive each other's up."""
+    return _ADVERSARIAL.fullmatch(normalise(key)) is not None
 
 
 def is_held_out(text: str) -> bool:

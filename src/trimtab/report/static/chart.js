@@ -301,6 +301,17 @@ const trimtabChart = (() => {
     return shapes;
   }
 
+  // The mean of `width` neighboring points; what was not finite stays a gap and enters no mean.
+  function smoothed(y, width) {
+    const sum = [0], count = [0];
+    for (let i = 0; i < y.length; i++) { sum.push(sum[i] + (y[i] ?? 0)); count.push(count[i] + (y[i] === null ? 0 : 1)); }
+    const half = Math.floor(width / 2);
+    return y.map((v, i) => {
+      const low = Math.max(0, i - half), high = Math.min(y.length, i + width - half), n = count[high] - count[low];
+      return v === null || !n ? null : (sum[high] - sum[low]) / n;
+    });
+  }
+
   // Nearest row to a position: on the final lineage where it reaches there, and off it.
   function nearest(panel, at) {
     const found = [];
@@ -313,5 +324,5 @@ const trimtabChart = (() => {
     return found.sort((p, q) => q.live - p.live || Math.abs(p.x - at) - Math.abs(q.x - at));
   }
 
-  return { draw, frame, xAxis, signs, nearest, format, el, niceTicks, lowerBound };
+  return { draw, frame, xAxis, signs, nearest, smoothed, format, el, niceTicks, lowerBound };
 })();

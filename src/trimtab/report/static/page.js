@@ -8,20 +8,52 @@
   root.dataset.errors = "";
 
   const data = JSON.parse(document.getElementById("data").textContent);
-  for (const panel of data.panels) {
-    for (const s of [...panel.stretches, ...panel.dots]) s.x = data.xs[s.x];
-  }
-  for (const heat of data.heats) {
-    for (const p of heat.parts) p.x = data.xs[p.x];
-  }
-  const full = data.range;
-  const state = { range: full, selected: null };
+  unpack(data);
+  let full = data.range;
+  const state = { range: full, selected: null, smooth: 1, log: false, attempt: -1 };
   const host = document.getElementById("panels");
   const below = (p) => thin(p) && !p.lost;
-  const frames = [...data.panels.filter((p) => !below(p)), ...data.heats, ...data.panels.filter(below)].map(buildFrame);
-  const first = frames.findIndex((f) => !thin(f.panel));  // the letters stand above it
-  const byLetter = Object.fromEntries(data.bands.map((b) => [b.letter, b]));
-  const cards = [...document.querySelectorAll("[data-letter]")];
+  let frames, first, byLetter, cards;
+
+  function unpack(fresh) {  // steps are kept once for all signals that share them
+    for (const panel of fresh.panels) {
+      for (const s of [...panel.stretches, ...panel.dots]) s.x = fresh.xs[s.x];
+    }
+    for (const heat of fresh.heats) {
+      for (const p of heat.parts) p.x = fresh.xs[p.x];
+    }
+  }
+
+  function build() {
+    frames = [...data.panels.filter((p) => !below(p)), ...data.heats, ...data.panels.filter(below)].map(buildFrame);
+    first = frames.findIndex((f) => !thin(f.panel));  // the letters stand above it
+    byLetter = Object.fromEntries(data.bands.map((b) => [b.letter, b]));
+    cards = [...document.querySelectorAll("[data-letter]")];
+    for (const card of cards) {
+      if (card.dataset.heard) continue;
+      card.dataset.heard = "yes";
+      card.addEventListener("click", (event) => {
+        if (!event.target.closest("summary, a") && !String(getSelection())) select(card.dataset.letter);
+      });
+      card.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target === card) select(card.dataset.letter); });
+      card.classList.toggle("selected", card.dataset.letter === state.selected);
+    }
+    if (first >= 0) frames[first].section.classList.add("leading");
+    host.replaceChildren(...frames.map((f) => f.section));
+  }
+
+  // What the reader chose to see: a mean of neighbors, or logs of the loss.
+  function shown(panel) {
+    if (panel.parts || panel.strip) return panel;
+    if (state.attempt >= 0) {
+      const own = (list) => list.filter((s) => s.a === state.attempt);
+      panel = { ...panel, stretches: own(panel.stretches), dots: own(panel.dots), mark: null };
+    }
+    const positive = state.log && panel.scale !== "log" && panel.stretches.some((s) => s.y.some((v) => v > 0));
+    if (state.smooth < 2 && !positive) return panel;
+    const stretches = state.smooth < 2 ? panel.stretches : panel.stretches.map((s) => ({ ...s, y: trimtabChart.smoothed(s.y, state.smooth) }));
+    return { ...panel, stretches, scale: positive ? "log" : panel.scale, perplexity: panel.perplexity && !positive };
+  }
 
   function thin(panel) {  // takes one line
     if (panel.parts) return false;
@@ -32,7 +64,7 @@
     const section = document.createElement("section");
     section.className = "panel";
     const head = document.createElement("header");
-    const title = document.createElement("h3"), note = document.createElement("span"), readout = document.createElement("output");
+    const title = document.createElement("h2"), note = document.createElement("span"), readout = document.createElement("output");
     title.textContent = panel.title;
     note.textContent = [panel.unit, panel.note].filter(Boolean).join(" · ");
     note.className = "note";
@@ -45,11 +77,11 @@
   }
 
   function drawAll(paper) {
-    const width = paper || Math.max(320, host.clientWidth);
+    const width = paper || Math.max(320, host.clientWidth || host.closest("main").clientWidth);
     const few = frames.filter((f) => !thin(f.panel)).length <= 2;  // then there is room to draw them taller
     frames.forEach((frame, index) => {
       const lead = index === first, heat = Boolean(frame.panel.parts);
-      frame.drawn = (heat ? trimtabHeat : trimtabChart).draw(frame.canvas, frame.panel, {
+      frame.drawn = (heat ? trimtabHeat : trimtabChart).draw(frame.canvas, shown(frame.panel), {
         width, height: thin(frame.panel) ? 20 : lead ? (few ? 330 : 230) : few ? 150 : 96, range: state.range, bands: data.bands, selected: state.selected,
         events: data.events, lead, labels: lead || index === frames.length - 1, word: data.axis, onPick: select,
       });
@@ -76,6 +108,39 @@
     if (!(high > low)) return;
     state.range = [low, high];
     drawAll();
+    if (window.trimtab.onZoom) window.trimtab.onZoom();
+  }
+
+  // New rows: the same panels are drawn on; a reader who looks at a part keeps that part.
+  function replace(fresh) {
+    const whole = state.range === full;  // now: the reader may have zoomed since it was asked for
+    const byName = new Map(data.panels.map((p) => [p.name, p]));
+    const same = fresh.panels.length === data.panels.length && fresh.panels.every((p) => byName.has(p.name) && thin(p) === thin(byName.get(p.name)));
+    data.attempts = fresh.attempts;
+    data.range = fresh.range;
+    full = fresh.range;
+    if (whole) state.range = full;
+    for (const p of fresh.panels) for (const s of [...p.stretches, ...p.dots]) s.y = Array.from(s.y);
+    if (same) {
+      for (const p of fresh.panels) Object.assign(byName.get(p.name), p, { mark: byName.get(p.name).mark });
+    } else {
+      const kept = data.panels.filter((p) => !fresh.panels.some((q) => q.name === p.name));
+      data.panels = [...fresh.panels, ...kept];
+      build();
+    }
+    drawAll();
+  }
+
+  // A new verdict: other incidents, other heat maps.
+  function judged(fresh) {
+    const whole = state.range === full;
+    unpack(fresh);
+    Object.assign(data, fresh);
+    full = data.range;
+    if (whole) state.range = full;
+    if (state.selected && !data.bands.some((b) => b.letter === state.selected)) state.selected = null;
+    build();
+    drawAll();
   }
 
   function select(letter) {
@@ -100,6 +165,7 @@
     for (const card of cards) card.classList.remove("selected");
     history.replaceState(null, "", "#");
     drawAll();
+    if (window.trimtab.onZoom) window.trimtab.onZoom();
   }
 
   function step(by) {
@@ -175,17 +241,57 @@
   host.addEventListener("pointerleave", hideReadout);
   host.addEventListener("dblclick", reset);
   document.getElementById("reset").addEventListener("click", reset);
-  for (const card of cards) {
-    card.addEventListener("click", (event) => {
-      if (!event.target.closest("summary, a") && !String(getSelection())) select(card.dataset.letter);
-    });
-    card.addEventListener("keydown", (event) => { if (event.key === "Enter" && event.target === card) select(card.dataset.letter); });
+  tools();
+
+  // Smoothing and a log axis; the choices stand where a reader looks for them, above the plots.
+  function tools() {
+    const place = document.querySelector(".tools");
+    if (!place || !data.panels.some((p) => p.stretches.length)) return;
+    const smooth = document.createElement("select"), log = document.createElement("input");
+    smooth.setAttribute("aria-label", "smoothing");
+    for (const n of [1, 5, 20, 100, 500]) {
+      const option = document.createElement("option");
+      option.value = n;
+      option.textContent = n === 1 ? "no smoothing" : `mean of ${n} points`;
+      smooth.append(option);
+    }
+    log.type = "checkbox";
+    const label = document.createElement("label");
+    label.append(log, " log axes");
+    smooth.addEventListener("change", () => { state.smooth = Number(smooth.value); drawAll(); });
+    log.addEventListener("change", () => { state.log = log.checked; drawAll(); });
+    place.append(smooth, label);
+    if (data.attempts.length < 2) return;
+    const attempt = document.createElement("select");
+    attempt.setAttribute("aria-label", "attempt");
+    for (const [i, name] of [[-1, "all attempts"], ...data.attempts.map((a, i) => [i, `${a.number}${a.trial ? " (trial)" : ""}`])]) {
+      const option = document.createElement("option");
+      option.value = i;
+      option.textContent = name;
+      attempt.append(option);
+    }
+    attempt.addEventListener("change", () => only(Number(attempt.value)));
+    place.prepend(attempt);
   }
+
+  // One attempt alone, where it lies on the axis; -1: all of them.
+  function only(index) {
+    state.attempt = index;
+    const ends = data.panels.flatMap((p) => p.stretches).filter((s) => s.a === index && s.x.length).flatMap((s) => [s.x[0], s.x[s.x.length - 1]]);
+    if (index < 0 || !ends.length) { reset(); return; }
+    const low = Math.min(...ends), high = Math.max(...ends), room = (high - low) * 0.02 || 1;
+    zoom([low - room, high + room]);
+  }
+
   window.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, textarea, select")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("textarea, select")) return;
     if (event.key === "n") step(1);
     else if (event.key === "p") step(-1);
     else if (event.key === "0" || event.key === "Escape") reset();
+    else if (event.key === "+" || event.key === "=" || event.key === "-") {
+      const [low, high] = state.range, by = (high - low) * (event.key === "-" ? 0.5 : -0.25);
+      zoom([low - by, high + by]);
+    }
   });
   window.addEventListener("resize", () => drawAll());
   window.addEventListener("beforeprint", () => {
@@ -201,14 +307,15 @@
 
   // For tests and for the console: what is shown, and one row read back.
   window.trimtab = {
-    data, state, select, reset, step, zoom, errors,
+    data, state, select, reset, step, zoom, errors, replace, judged, onZoom: null,
+    isWhole: () => state.range === full,
     readout(at) {
       const loss = data.panels.find((p) => p.name === "loss"), found = loss ? trimtabChart.nearest(loss, at) : [];
       return found.length ? { step: found[0].x, loss: found[0].y, perplexity: found[0].y === null ? null : Math.exp(found[0].y) } : null;
     },
   };
 
-  host.replaceChildren(...frames.map((f) => f.section));
+  build();
   drawAll();
   fromHash();
   root.dataset.requests = performance.getEntriesByType("resource").length;

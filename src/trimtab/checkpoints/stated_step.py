@@ -1,6 +1,6 @@
 """The step of a checkpoint whose name does not say it, without loading the file.
 
-Of Lightning: the archive's `data.pkl` is read opcode by opcode: after the text `global_step` stands
+The archive's `data.pkl` is read opcode by opcode: after `global_step` (or `iter_num`) stands
 its number. Nothing in it is run, no object is made, and torch is not needed.
 """
 
@@ -13,18 +13,21 @@ __all__ = ["step_in_checkpoint", "step_in_state"]
 
 _MAX_BYTES = 1 << 24
 """Most of `data.pkl` that is read; the step stands near its beginning."""
+_KEYS = ("global_step", "iter_num")
+"""Of Lightning, and of scripts after nanoGPT."""
 _MEMO = frozenset({"MEMOIZE", "BINPUT", "LONG_BINPUT", "PUT", "FRAME"})
 
 
 def step_in_checkpoint(path: Path) -> int | None:
-    """Return the `global_step` that a checkpoint holds; None where none can be read."""
+    """Return the step that a checkpoint holds; None where none can be read."""
     try:
         with zipfile.ZipFile(path) as archive:
             name = next((n for n in archive.namelist() if n.endswith("data.pkl")), None)
             if name is None:
                 return None
             with archive.open(name) as file:
-                return _after_key(file.read(_MAX_BYTES), "global_step")
+                pickled = file.read(_MAX_BYTES)
+            return next((s for k in _KEYS if (s := _after_key(pickled, k)) is not None), None)
     except (OSError, ValueError, zipfile.BadZipFile, RuntimeError, EOFError, NotImplementedError):
         return None
 

@@ -1,0 +1,80 @@
+"""Shifts of the loss that later rows do not bear out: notes, in hindsight.
+
+A streaming rule tells a shift from the rows before it and one or two blocks. Once the rows after it
+are there, the claim can be tested: the level of the next rows against that of as many rows before,
+in units of what the level of this run does between two neighboring stretches of that length anyway
+(the noise of real losses is not stationary: data of another kind passes, the learning rate moves):
+
+    step[k] = median of stretch k+1 - median of stretch k, over the whole attempt
+    z       = (after - before - median step) / (1.4826 MAD(step))
+
+A shift that stays below `BORNE_OUT_SIGMA` at each length that can be judged asked nobody to act.
+Blind where fewer than eight stretches are there. Only shifts: a divergence and a drift are told
+from many blocks already. A rise within the span of a divergence is part of that climb, and the
+rows before it are no level to compare with.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma
+
+__all__ = ["as_borne_out"]
+
+STRETCHES = (64, 256)
+"""Rows that are compared; a shift holds for one block of 16 rows at least, mostly for more."""
+LEAST_STRETCHES = 8
+BORNE_OUT_SIGMA = 3.0
+
+
+def as_borne_out(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, shifts of the loss that later rows contradict among them as notes."""
+    climbs = [f for f in findings if f.kind == "divergence" and f.signal == "loss"]
+    return tuple(
+        replace(f, severity="info", text=f"{f.text}; the rows after it do not bear it out")
+        if _is_shift(f) and not _climbs_on(f, climbs) and not _holds(record, f)
+        else f
+        for f in findings
+    )
+
+
+def _is_shift(f: Finding) -> bool:
+    return (
+        f.kind == "shift"
+        and f.signal == "loss"
+        and f.severity != "info"
+        and f.detector.startswith(("level-", "creep-"))
+    )
+
+
+def _climbs_on(f: Finding, climbs: Sequence[Finding]) -> bool:
+    """Whether a shift is a rise on the way up of a divergence."""
+    return f.direction == "up" and any(d.onset_row <= f.onset_row <= d.row for d in climbs)
+
+
+def _holds(record: RunRecord, f: Finding) -> bool:
+    """Whether some length shows the shift, or none can be judged."""
+    rows = record.columns["loss"].finite_rows(record.rows_of(int(record.attempt[f.onset_row])))
+    values = record.columns["loss"].values[rows]
+    at = int(np.searchsorted(rows, f.onset_row))
+    judged = [z for n in STRETCHES if (z := _z(values, at, n, up=f.direction == "up")) is not None]
+    return not judged or max(judged) > BORNE_OUT_SIGMA
+
+
+def _z(values: NDArray[np.float64], at: int, num: int, *, up: bool) -> float | None:
+    """Return how far the level rose at a row, in moves of this run; None where it is not known."""
+    # A quarter later: the block in which a shift is dated may hold rows from before it.
+    before, after = values[max(0, at - num) : at], values[at + num // 4 : at + num // 4 + num]
+    if len(values) < LEAST_STRETCHES * num or min(len(before), len(after)) < num // 2:
+        return None
+    edges = np.linspace(0, len(values), len(values) // num + 1).astype(np.intp)
+    steps = np.diff([float(np.median(values[a:b])) for a, b in pairwise(edges)])
+    trend = float(np.median(steps))
+    rise = float(np.median(after)) - float(np.median(before)) - trend
+    return (rise if up else -rise) / max(mad_sigma(steps, center=trend), 1e-12)

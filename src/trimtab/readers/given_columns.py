@@ -1,0 +1,79 @@
+"""Columns that a person names: `loss=Verlust,step=Schritt`, where no alias knows a log's words.
+
+What is given holds within `columns_given`, for tables and rows of keys and values (CSV, JSON lines,
+stores of trackers); a log in prose is read by the words that it has. It is kept in a context
+variable, so that two readings at once do not see each other's.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from trimtab.errors import ConfigError
+from trimtab.record import RunRecord
+from trimtab.vocabulary import SIGNAL_BY_NAME, normalise
+
+__all__ = ["AXES", "columns_given", "given_meaning", "missing_column", "parse_columns"]
+
+AXES = ("step", "epoch")
+"""What a column may be called besides a signal."""
+
+_NOTHING: Mapping[str, str] = {}
+_given: ContextVar[Mapping[str, str]] = ContextVar("columns given", default=_NOTHING)
+
+
+def parse_columns(text: str) -> dict[str, str]:
+    """Return canonical name -> column of `NAME=COLUMN,NAME=COLUMN`.
+
+    Raises:
+        ConfigError: A part is not of that form, or a name is neither a signal nor an axis.
+
+    Example:
+        >>> parse_columns("loss=Verlust,step=Schritt")
+        {'loss': 'Verlust', 'step': 'Schritt'}
+    """
+    columns: dict[str, str] = {}
+    for part in text.split(",") if text else ():
+        name, equals, column = (p.strip() for p in part.partition("="))
+        if not (name and equals and column):
+            raise ConfigError(
+                f"--columns: {part!r} is not NAME=COLUMN; write e.g. loss=Verlust,step=Schritt"
+            )
+        if name not in SIGNAL_BY_NAME and name not in AXES:
+            raise ConfigError(
+                f"--columns: no signal is called {name!r}; known are step, epoch, loss, val_loss,"
+                " lr, grad_norm and the others of docs/beyond-language-models.md"
+            )
+        columns[name] = column
+    return columns
+
+
+@contextmanager
+def columns_given(columns: Mapping[str, str]) -> Iterator[None]:
+    """Read, within it, each of these columns as what it is said to be.
+
+    Args:
+        columns: Canonical name of a signal, `step` or `epoch` -> column as the log writes it.
+    """
+    token = _given.set({normalise(column): name for name, column in columns.items()})
+    try:
+        yield
+    finally:
+        _given.reset(token)
+
+
+def given_meaning(key: str) -> str | None:
+    """Return what a person said that a key is; None for a key that nobody spoke of."""
+    given = _given.get()
+    # Asked for every key of every row: without columns given it must cost nothing.
+    return given.get(normalise(key)) if given else None
+
+
+def missing_column(record: RunRecord) -> str:
+    """Return a sentence about the first signal whose column the record lacks; empty without one."""
+    for column, name in _given.get().items():
+        if name in AXES or normalise(record.keys.get(name, name)) == column:
+            continue
+        found = sorted({*record.keys.values(), *record.unread})
+        return f"no column {column!r} for {name!r}; found {', '.join(map(repr, found[:8]))}"
+    return ""

@@ -1,0 +1,1 @@
+"""A folder of runs in the browser, as it is now: `trimtab serve DIR…`. It writes nothing."""
