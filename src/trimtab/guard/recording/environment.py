@@ -79,7 +79,8 @@ def reproducibility() -> dict[str, str | int]:
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "hash_seed": os.environ.get("PYTHONHASHSEED", "random"),
     }
-    if torch.cuda.is_available():
+    # Asking a device for its name starts CUDA, and a process in which it is started cannot fork.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found |= {
             "cuda": str(torch.version.cuda),
             "device": torch.cuda.get_device_name(),

@@ -16,6 +16,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.errors import ActError
+from trimtab.guard.state.optimizers import device_of, optimizers_in
 from trimtab.guard.state.serialization import clone
 from trimtab.guard.state.spill import Spilled
 
@@ -186,6 +187,8 @@ class Training:
                 continue
             if role not in state:
                 raise ActError(f"the saved state has no {role}; it is from a run without one")
+            if role == "optimizer":
+                _release(self.optimizer)
             # A copy: some optimizers keep the tensors they are given, and a snapshot is used again.
             target.load_state_dict(clone(state[role]))
             self.loaded.append(role)
@@ -261,6 +264,20 @@ class Training:
                     )
 
 
+def _release(optimizer: torch.optim.Optimizer) -> None:
+    """Let go of an optimizer's state on an accelerator before another one is loaded.
+
+    torch makes new tensors for it: with the old ones beside them a device that is nearly full has
+    no room. Only where torch's own loading follows, which needs nothing of the old state.
+    """
+    for one in optimizers_in(optimizer):
+        kind = device_of(one)
+        if kind is None or kind.type == "cpu":
+            continue
+        if type(one).load_state_dict is torch.optim.Optimizer.load_state_dict:
+            one.state.clear()
+
+
 def _shapes(state: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     return {k: tuple(v.shape) for k, v in state.items() if isinstance(v, torch.Tensor)}
 
@@ -277,7 +294,7 @@ def capture_rng() -> StateDict:
         "torch": torch.get_rng_state(),
     }
     # Asking for CUDA's state would start CUDA in a process that does not use it.
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 
