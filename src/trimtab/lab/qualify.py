@@ -301,7 +301,7 @@ def _compiled(bench: _Bench, mode: str = "default") -> Check:
         return dataclasses.replace(parts, module=module)
 
     try:
-        train(prepare(bench.parts(dataclasses.replace(_SIZE, steps=2))))
+        train(prepare(bench.parts(dataclasses.replace(_SIZE, steps=2, warmup_steps=1))))
     except Exception as error:
         raise _NotPossible(f"torch.compile fails without the guard: {_line(error)}") from error
     return _same(bench, prepare)
