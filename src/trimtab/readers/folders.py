@@ -28,10 +28,11 @@ _SKIPPED_DIRECTORIES = frozenset({"checkpoints", "aside", "__pycache__", "node_m
 _NO_LOGS = re.compile(
     r"""
     .*\.(safetensors | pt | pth | ckpt | onnx | distcp | patch | bin | h5 | keras | msgpack | npz
-       | gguf | model | pyc | so | png | jpe?g | gif | svg | webp | html? | pdf | mp4 | whl | lock | pid)
+       | gguf | model | pyc | so | png | jpe?g | gif | svg | webp | pdf | mp4 | whl | lock | pid)
     | .*\.(py | md | rst | yaml | yml | toml | cfg | ini | sh | tsx? | css | scss)
     | README(\..*)? | LICEN[CS]E(\..*)?
     | debug(-internal|-core|-cli)?(\..*)?\.log     # of wandb itself
+    | report\.html                               # of trimtab
     | wandb-(metadata | summary)\.json
     | journal\.(jsonl | head)                   # of trimtab's commands, beside another's logs
     | requirements\.txt | merges\.txt | vocab\.(json | txt)
