@@ -158,7 +158,7 @@ def test_where_nothing_holds_the_least_bad_branch_goes_on_and_recovery_pauses(
     )
     guard = Guard(
         model, optimizer, data=DataLoader(TensorDataset(x, y), batch_size=16), run=run,
-        mode="act", steps=130, policy=policy, say=said.append,
+        mode="act", steps=260, policy=policy, say=said.append,
     )  # fmt: skip
 
     def train() -> None:
@@ -181,7 +181,7 @@ def test_where_nothing_holds_the_least_bad_branch_goes_on_and_recovery_pauses(
     assert "no trial held" in str(kept["why"])
     assert "the least bad branch: LR x " in str(kept["why"])
     assert [e for e in events_of(run, "decision") if e.data["what"] == "stop acting"]
-    assert guard.step_number == 130
+    assert guard.step_number == 260
     assert "in force: learning rate x " in said[-1]
 
 
