@@ -37,14 +37,13 @@ def images(seed: int) -> list[Tensor]:
 def test_scale_of_batches_is_seen_once_and_taken_out_only_where_it_is_other() -> None:
     scales = BatchScales()
     assert not any(scales.see(images(i), i) for i in range(40))
-    for change in (lambda x: 1.3 * x, lambda x: -x, lambda x: x + 0.5):
-        x, y = images(50)
-        assert not scales.see([change(x), y], 40)
+    x, y = images(50)
+    for changed in (1.3 * x, -x, x + 0.5):
+        assert not scales.see([changed, y], 40)
     found = [f for i in range(40, 46) for f in scales.see([255 * images(i)[0], images(i)[1]], i)]
     assert [(name, step) for name, step, *_ in found] == [("batch[0]", 40)]
     assert scales.ratio == pytest.approx(255, rel=0.05)
     scales.hold({"batch[0]": scales.values_to_hold("batch[0]")})
-    x, y = images(60)
     mended = scales.apply([255 * x, y])
     assert torch.allclose(mended[0], x, rtol=0.05)
     assert mended[1] is y
