@@ -59,6 +59,7 @@ from trimtab.detectors.settings import load_detectors, with_thresholds
 from trimtab.detectors.silent_nan import SilentNanDetector
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
+from trimtab.detectors.suspect_change import SuspectChangeDetector
 from trimtab.detectors.unannounced_change import UnannouncedChangeDetector
 from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.kinds import KIND_BY_NAME, SEVERITIES
@@ -95,6 +96,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SilentNanDetector(),
     HeldOutDetector(),
     AfterChangeDetector(),
+    SuspectChangeDetector(),
 )
 """The built-in detectors with their default settings."""
 
