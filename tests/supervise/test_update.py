@@ -132,6 +132,19 @@ def test_a_host_that_failed_is_left_out_from_then_on() -> None:
     assert after(never, Ended(at=100.0, ending=ending_of([lost], 1))).excluded == ()
 
 
+def test_a_first_crash_of_native_code_comes_back_and_a_host_that_repeats_it_stays_out() -> None:
+    bad = "n7: [rank3]: RuntimeError: CUDA error: an illegal memory access was encountered"
+    crash = replace(ending_of([bad], 1), host="n7")
+    first = after(running(), Ended(at=100.0, ending=crash), Begun(at=101.0))
+    assert (first.phase, first.excluded) == ("running", ())
+    assert words(after(first, NewStep(at=102.0, step=19, position=19)), crash) == ["gave-up"]
+    trained = after(first, NewStep(at=102.0, step=40, position=40))
+    assert words(trained, crash) == ["restart"]
+    assert after(trained, Ended(at=103.0, ending=crash)).excluded == ("n7",)
+    segfault = ending_of(["Fatal Python error: Segmentation fault"], -11)
+    assert words(running(), segfault) == ["restart"]
+
+
 def test_the_policy_may_keep_restarts_to_a_person() -> None:
     asks = replace(running(), authority=Authority(allowed={"restart": "ask"}, ask_deadline_s=60.0))
     assert words(asks, KILLED) == ["staged"]
