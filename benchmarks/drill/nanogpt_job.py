@@ -100,7 +100,7 @@ while iter_num <= max_iters:
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     optimizer.step()
-    time.sleep(0.06)
+    time.sleep(0.1)
     print(
         f"iter {iter_num}: loss {loss.item():.4f}, time {(time.time() - began) * 1e3:.2f}ms, mfu -100.00%",
         flush=True,
