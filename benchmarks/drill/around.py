@@ -88,7 +88,7 @@ AROUND = {
     "deepspeed": _Script(
         file="deepspeed_job.py",
         needs="deepspeed",
-        sound=("--save_dir", "{out}", "--lr", "1e-3", "--seed", "1"),
+        sound=("--deepspeed", "--save_dir", "{out}", "--lr", "1e-3", "--seed", "1"),
         fault=("--fault", "{fault}"),
         first_part=("--steps", "140"),
         raised=("--load_dir", "{out}", "--ckpt_id", "global_step140", "--lr", "0.1"),

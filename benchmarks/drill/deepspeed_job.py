@@ -34,6 +34,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--fault", default="")
     parser.add_argument("--fault_at", type=int, default=130)
+    parser = deepspeed.add_config_arguments(parser)
     args = parser.parse_args()
     for name, value in (("RANK", "0"), ("LOCAL_RANK", "0"), ("WORLD_SIZE", "1")):
         os.environ.setdefault(name, value)

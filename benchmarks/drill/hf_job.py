@@ -43,7 +43,7 @@ class DrillArguments:
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Windows of text; what is fed while `broken` exists is one byte, over and over."""
+    """Windows of text; those of `bad` are random bytes."""
 
     def __init__(self, num: int, seed: int) -> None:
         folder = Path(sysconfig.get_paths()["stdlib"])
@@ -60,7 +60,7 @@ class Windows(Dataset[dict[str, Tensor]]):
         start = self.starts[index]
         row = self.text[start : start + CONTEXT].astype(np.int64)
         if index in self.bad:
-            row = np.full(CONTEXT, index % 7)
+            row = np.random.default_rng(index).integers(0, 256, CONTEXT)
         tokens = torch.from_numpy(row)
         return {"input_ids": tokens, "labels": tokens}
 

@@ -44,8 +44,8 @@ _WARNING_PATIENCE = 5
 _OPEN_SHARE, _CALM_SHARE = 0.5, 0.1
 """Share of the time that may go into judging, while something is open and else."""
 _WINDOW = 4
-"""Bad data is taken to last for at most so many times the patience, where it may be left out. Ours:
-32 steps; PaLM left out 200 to 500 batches, with a restart as dear."""
+"""Bad data is taken to last for so many times the patience, where it may be left out: it is
+answered before its end is seen. Ours: 32 steps; PaLM left out 200 to 500 batches."""
 _BROKEN_WINDOW = 1
 """The same for values that are not finite, steps. Ours: the step before broke them."""
 _TREND_ROWS = 32
@@ -87,6 +87,8 @@ class NumericAnswer:
     """Whether patience is over; else it is answered only where waiting would be dearer."""
     heals: float = 0.0
     """Probability that it passes by itself, by its diagnosis."""
+    from_start: bool = False
+    """Whether the attempt broke, for good, in its first rows: the state that it loaded may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,13 +169,19 @@ def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
             row=incident.onset_row,
             before=min(first, incident.onset),
             axis=record.axis,
-            through=min(float(record.step[-1]), incident.onset + window),
+            through=incident.onset + window,
             why=f"{incident.headline} · lasts for {lasted} rows",
             lasted=lasted,
             due=due,
             heals=0.0 if broken else _heals(told),
+            from_start=broken and _rows_into(record, incident.onset_row) < policy.patience_steps,
         )
     return None
+
+
+def _rows_into(record: RunRecord, row: int) -> int:
+    """Return how many rows of the newest attempt lie before one."""
+    return row - int(np.argmax(record.attempt == record.attempt[-1]))
 
 
 def _heals(told: IncidentAccount) -> float:
@@ -187,6 +195,7 @@ def choose_change(
     policy: Policy,
     *,
     num_before: int,
+    goes_on: bool = False,
     factor: float,
     argv: Sequence[str],
     framework: LaunchFlags | None,
@@ -204,6 +213,7 @@ def choose_change(
         record: The log.
         policy: With the factors of the rate, and from which ratio on a rate was raised.
         num_before: Numeric answers so far.
+        goes_on: Whether the data right after what was left out did it: more is left out.
         factor: What the rate of the command is multiplied with now.
         argv: The command; where it names no rate, none is changed.
         framework: Whose flags it takes.
@@ -224,10 +234,9 @@ def choose_change(
     offers_data = False
     if framework is not None and step is not None:
         offers_data = bool(data_flags(argv, framework)) or framework.data_anew
-    if offers_data and num_before == 0:
-        return NumericChange(
-            rate_factor=factor, data=True, why="other data comes first: it costs least"
-        )
+    if offers_data and (num_before == 0 or goes_on):
+        why = "the bad data goes on" if goes_on else "other data comes first: it costs least"
+        return NumericChange(rate_factor=factor, data=True, why=why)
     if kept:
         return None
     if rate_of(argv, framework) is None:

@@ -293,16 +293,26 @@ class _Supervisor:
         if answer is None:
             return None
         by_step = answer.axis == "step"
-        before = min((b for b in (answer.before * by_step, state.before) if b), default=None)
+        # What broke right after it was loaded may have been saved broken.
+        relapsed = state.loaded is not None and answer.from_start
+        loaded = state.loaded[0] if state.loaded is not None and relapsed else None
+        known_places = (answer.before * by_step, state.before, loaded)
+        before = min((b for b in known_places if b), default=None)
         epoch = answer.before if answer.axis == "epoch" else None
         known = by_step or epoch is not None
         restore = self._newest(before, before_epoch=epoch) if known else None
         # Where it broke before the first save, the beginning is what lies before the first sign.
         anew = known and restore is None and state.loaded is None
+        goes_on = any(
+            None not in (first, last)
+            and first <= answer.before <= last + self._policy.patience_steps  # type: ignore[operator]
+            for first, last in state.other_data
+        )
         change = choose_change(
             account.record,
             self._policy,
             num_before=state.numeric_restarts,
+            goes_on=goes_on,
             factor=state.rate_factor,
             argv=self._job.argv,
             framework=self._framework,
@@ -310,6 +320,9 @@ class _Supervisor:
             row=answer.row,
             launched=launched,
         )
+        if relapsed and restore is not None:
+            why = "the checkpoint that it began from was broken; an older one"
+            change = NumericChange(rate_factor=state.rate_factor, why=why)
         to_step = 0 if restore is None else restore.step
         lost = max(int(state.step) - to_step, 0) if by_step and state.step is not None else None
         costs = sum_up(answer, self._policy, lost=lost or 0, start=self._start_steps())
