@@ -151,7 +151,7 @@ def test_sft_with_a_loss_of_its_own_is_unchanged_while_observed(tmp_path: Path) 
     rows = rows_of(found.out)
     assert all(r["weight_size"] > 0 for r in rows)
     accuracy = [logs["mean_token_accuracy"] for _, logs in plain.log.logs if "loss" in logs]
-    assert [r.get("mean_token_accuracy") for r in rows] == [None, *accuracy[:-1]]
+    assert [r["mean_token_accuracy"] for r in rows] == accuracy
 
 
 def test_sft_goes_back_from_bad_data_and_leaves_out_a_nan(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ def test_grpo_is_unchanged_while_observed_and_its_reward_is_recorded(tmp_path: P
     assert differences(found.weights, plain.weights) == []
     rows = rows_of(found.out)
     assert [r["step"] for r in rows] == list(range(1, 15))
-    assert len({r["reward"] for r in rows}) > 1
+    assert len({r["reward"] for r in rows if "reward" in r}) > 1
     assert any(r["kl"] > 0 for r in rows)
 
 

@@ -57,7 +57,9 @@ else:
 
 __all__ = ["GuardMixin", "GuardSettings", "GuardedTrainer"]
 
-_NOT_SIGNALS = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "step_time"})
+_NOT_SIGNALS = frozenset(
+    {"loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "step_time"}
+)
 """Keys of the Trainer's log that the guard records itself, or that say where the run is."""
 _NO_METRICS: dict[str, dict[str, list[float]]] = {"train": {}}
 
@@ -84,7 +86,7 @@ class GuardSettings:
     """Function that the yardstick reads, see `Guard`; a loader goes through no Trainer's loop."""
     validate_samples: int = 0
     """So many samples of the Trainer's `eval_dataset` are the yardstick, evaluated by its own loop:
-    judged is the reward where there is one, else the share of pairs told apart, else the loss."""
+    judged is the reward where there is one, else the loss."""
 
     def __post_init__(self) -> None:
         """Refuse two yardsticks, and what is none."""

@@ -117,6 +117,12 @@ class TrainerProgress:
             # `trainer_state.json` and a Trainer's own curves are then those of one lineage.
             history, step = trainer.state.log_history, saved["step"]
             history[:] = [row for row in history if row.get("step", 0) <= step]
+            if any(row.get("step") == step and "loss" in row for row in history):
+                # saved before that row was logged: its losses are not of the next row
+                trainer._total_loss_scalar += float(trainer._tr_loss)
+                trainer._tr_loss = torch.zeros_like(trainer._tr_loss)
+                trainer._globalstep_last_logged = step
+                getattr(trainer, "_metrics", {}).get("train", {}).clear()
         for callback in trainer.callback_handler.callbacks:
             for name, value in saved["callbacks"].get(type(callback).__name__, {}).items():
                 setattr(callback, name, value)

@@ -57,6 +57,7 @@ class TrialRows:
         """Log the rows of a trial that was kept, each at its step; then do what was due in it."""
         state, metrics = self._trainer.state, self._metrics
         rows, self._rows = self._rows, []
+        should_log = control.should_log  # which each log sets back
         here = state.global_step, state.epoch, {name: list(v) for name, v in metrics.items()}
         for row in rows:
             state.global_step, state.epoch = row.step, row.epoch
@@ -64,6 +65,7 @@ class TrialRows:
             metrics.update(row.metrics)
             log(row.logs)
         if rows:
+            control.should_log = should_log
             state.global_step, state.epoch = here[:2]
             metrics.clear()
             metrics.update(here[2])

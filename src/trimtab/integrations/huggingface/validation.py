@@ -22,10 +22,15 @@ if TYPE_CHECKING:
 
 __all__ = ["FixedEvaluation", "reload_generation"]
 
-_JUDGED = (("reward", "up"), ("rewards/accuracies", "up"), ("loss", "down"))
-"""What is judged: the first that there is, with its good direction."""
-_BESIDE = (("kl", "down"), ("entropy", "up"), ("rewards/margins", "up"), ("loss", "down"))
-"""What is recorded with it."""
+_WAYS = {
+    "reward": "up",
+    "loss": "down",
+    "kl": "down",
+    "entropy": "up",
+    "rewards/accuracies": "up",
+    "rewards/margins": "up",
+}
+"""What is recorded, with its good direction; the first that there is is judged."""
 
 
 class FixedEvaluation:
@@ -64,8 +69,7 @@ class FixedEvaluation:
             metrics.update(before)
             reload_generation(trainer)
         measured["loss"] = float((found.metrics or {}).get("eval_loss", math.nan))
-        named = dict.fromkeys([next(p for p in _JUDGED if p[0] in measured), *_BESIDE])
-        return {name: (measured[name], way) for name, way in named if name in measured}
+        return {name: (measured[name], way) for name, way in _WAYS.items() if name in measured}
 
 
 def reload_generation(trainer: object) -> None:
