@@ -248,5 +248,6 @@ def reworded(text: object) -> str:
     """
     said = re.sub(r"(?<![\d.] )(?<![\d.,])\b1 rows\b", "1 row", plain(text))
     said = re.sub(r"\bnonfinite is non-finite\b", "non-finite values", said)
+    said = re.sub(r"\bnon-finite of ", "non-finite ", said)
     said = _SIGNAL_NAME.sub(lambda m: m[0].replace("_", " "), said)
     return _POWER.sub(lambda m: number(float(m[0])), said)

@@ -229,7 +229,6 @@ class _Pages:
         head = (
             f'<p class="facts"><strong>{text(run.title)}</strong>'
             f"<span>{text(run.judged.state)}</span></p>"
-            f'<h1 class="{text(run.judged.standing)}">Incident {letter}</h1>'
             f'<p class="links">{" · ".join(links)}</p>'
         )
         back = f'<a href="/run/{run.id}">this run</a>'
