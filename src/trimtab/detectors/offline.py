@@ -109,4 +109,5 @@ def all_findings(
     later = [f for rule in rules if rule.__name__ not in moved.off for f in rule(record)]
     if "hindsight_findings" not in moved.off:
         later = [*hindsight_findings(record, bar=moved.hindsight), *later]
+    later = [replace(f, in_hindsight=True) for f in later]
     return (*findings, *(later if is_distance else map(_of_stand_in, later)))

@@ -114,7 +114,7 @@ class Watch:
             Path(path),
             lambda: read_newest(path),
             lambda record: account_or_fault(
-                record, path, beside=beside, judge=judge, hindsight=False, tester=tester
+                record, path, beside=beside, judge=judge, tester=tester
             ),
             hang_factor=hang_factor,
         )
