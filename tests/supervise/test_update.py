@@ -142,6 +142,21 @@ def test_a_host_that_failed_is_left_out_from_then_on() -> None:
     assert after(never, Ended(at=100.0, ending=ending_of([lost], 1))).excluded == ()
 
 
+def test_a_host_is_left_out_when_a_person_allows_it_and_used_again_when_not() -> None:
+    lost = ending_of(
+        ["n042 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."], 1
+    )
+    asks = replace(running(), authority=Authority(allowed={"exclude-node": "ask"}))
+    assert words(asks, lost) == ["staged"]
+    waits = after(asks, Ended(at=100.0, ending=lost))
+    assert waits.request is not None
+    yes = Answered(at=110.0, id=waits.request.id, answer="approved")
+    done, _ = update(SETTINGS, waits, yes)
+    assert (done.phase, done.excluded) == ("waiting", ("n042",))
+    left, _ = update(SETTINGS, waits, replace(yes, answer="denied"))
+    assert (left.phase, left.excluded) == ("waiting", ())
+
+
 def test_a_first_crash_of_native_code_comes_back_and_a_host_that_repeats_it_stays_out() -> None:
     bad = "n7: [rank3]: RuntimeError: CUDA error: an illegal memory access was encountered"
     crash = replace(ending_of([bad], 1), host="n7")
