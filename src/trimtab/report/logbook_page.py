@@ -209,7 +209,9 @@ def _link(label: str, address: str) -> str:
 
 def _image(alt: str, address: str, pictures: Mapping[str, str], root: Path) -> str:
     if address.startswith("picture:"):
-        return f"<figure>{pictures.get(address.removeprefix('picture:'), '')}</figure>"
+        picture = pictures.get(address.removeprefix("picture:"), "")
+        # the page has the same style, and its policy allows no other
+        return f"<figure>{picture.replace(_svg_style(), '')}</figure>"
     file = root / address
     kind = _TYPES.get(file.suffix.lower())
     try:
@@ -390,11 +392,14 @@ def _frame(panel: Panel, limits: tuple[float, float], top: float, height: float,
     return "".join(parts)
 
 
+def _svg_style() -> str:
+    lanes = ".lane{stroke-width:5}.lane.dead{opacity:.4}.joint{stroke:var(--soft);stroke-width:1}"
+    return f"<style>{static_text('colours.css')}{static_text('plot.css')}{lanes}</style>"
+
+
 def _svg(body: str, height: float, label: str) -> str:
-    style = static_text("colours.css") + static_text("plot.css")
-    style += ".lane{stroke-width:5}.lane.dead{opacity:.4}.joint{stroke:var(--soft);stroke-width:1}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {_WIDTH:.0f}'
         f' {height:.0f}" role="img" aria-label="{escape(label, quote=True)}">'
-        f"<style>{style}</style>{body}</svg>"
+        f"{_svg_style()}{body}</svg>"
     )

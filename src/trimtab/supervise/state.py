@@ -90,6 +90,8 @@ class JobState:
     """Checkpoints that could not be loaded, or that lie behind a numeric fault."""
     excluded: tuple[str, ...] = ()
     """Hosts to be left out."""
+    crashed: tuple[str, ...] = ()
+    """Hosts of crashes that were taken for the first of their kind, newest last."""
     hangs: int = 0
     """Hangs without a new step."""
     stopping_for: AttemptEnd | None = None

@@ -358,7 +358,9 @@ def _answered(
 ) -> tuple[JobState, tuple[Command, ...]]:
     answer, because = answer_to(ending)
     same = f"{ending.crash_class}: {ending.line}"
-    repeated = state.failures > 0 and state.same == same
+    again = state.failures > 0
+    repeated = again and state.same == same
+    twice = again and state.same.startswith(f"{ending.crash_class}:")
     state = replace(state, failures=state.failures + 1, same=same)
     if answer != "restart" and _could_not_resume(state):
         # The command trained before and did not get to a step from this checkpoint: what differs
@@ -371,6 +373,11 @@ def _answered(
     if answer == "older-checkpoint":
         return _gave_up(state, ending, f"{because}, and there is no older one to try")
     may_exclude = state.authority.permission("exclude-node") == "act"
+    if answer == "restart-same":
+        if twice:
+            return _gave_up(state, ending, f"{because}; no new step came since the last such end")
+        answer = "exclude" if ending.host in state.crashed else answer
+        state = replace(state, crashed=(*state.crashed, ending.host)[-_MAX_REFUSED:])
     if answer == "exclude" and may_exclude and ending.host not in ("", *state.excluded):
         state = replace(state, excluded=(*state.excluded, ending.host))
     if answer == "stop":
