@@ -343,7 +343,8 @@ class NumberJudge(threading.Thread):
         self._watcher = Watcher(
             path,
             lambda: read_newest(path),
-            lambda record: account_or_fault(record, str(path), hindsight=False, tester=tester),
+            # What it says is acted on: nothing that may be taken back.
+            lambda record, _: account_or_fault(record, str(path), hindsight=False, tester=tester),
             hang_factor=0.0,
         )
 
