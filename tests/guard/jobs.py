@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ def context() -> ForkServerContext | SpawnContext:
     return server
 
 
-def start(folder: Path, **job: Any) -> ForkServerProcess:
+def start(folder: Path, **job: Any) -> ForkServerProcess | SpawnProcess:
     """Start a job; `folder/run` is its run directory."""
     process = context().Process(target=train, args=(folder,), kwargs=job)
     process.start()

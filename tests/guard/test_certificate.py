@@ -9,7 +9,7 @@ import pytest
 
 from tests.guard.tiny import events_of, make
 from trimtab.guard import Guard
-from trimtab.guard.loop.certificate import NEEDED, Certificate, Check, why_uncertified
+from trimtab.guard.loop.certificate import NEEDED, Certificate, CertificateCheck, why_uncertified
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -21,7 +21,7 @@ WHOLE = Certificate(
     parallelism="one process",
     ranks=1,
     date="2026-01-01T00:00:00+00:00",
-    checks=tuple(Check(name=name, state="passed", text="seen") for name in NEEDED),
+    checks=tuple(CertificateCheck(name=name, state="passed", text="seen") for name in NEEDED),
 )
 
 

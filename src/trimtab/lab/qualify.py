@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from trimtab.guard import Guard
-from trimtab.guard.loop.certificate import Certificate, Check, machine_of
+from trimtab.guard.loop.certificate import Certificate, CertificateCheck, machine_of
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.corruption import Corruption
 from trimtab.lab.scenario import Scenario, healthy_twin
@@ -139,21 +139,27 @@ class _Bench:
 
 def _same(
     bench: _Bench, prepare: Callable[[Parts], Parts] = lambda p: p, scenario: Scenario = _SIZE
-) -> Check:
+) -> CertificateCheck:
     """Hold an observed run against two plain ones, made by the same recipe."""
     runs = [train(prepare(bench.parts(scenario))) for _ in range(2)]
     seen, _ = bench.guarded(prepare(bench.parts(scenario)))
     return _against(runs[0], runs[1], seen, f"the plain loop over {scenario.steps} steps")
 
 
-def _against(one: list[float], other: list[float], seen: list[float], what: str) -> Check:
+def _against(
+    one: list[float], other: list[float], seen: list[float], what: str
+) -> CertificateCheck:
     noise, off = _distance(one, other), _distance(one, seen)
     figures = {"noise": noise, "difference": off}
     if off == 0:
-        return Check(name="", state="passed", text=f"bit for bit {what}", figures=figures)
+        return CertificateCheck(
+            name="", state="passed", text=f"bit for bit {what}", figures=figures
+        )
     text = f"differs from {what} by up to {off:.2g}; two runs without it differ by {noise:.2g}"
     good = off <= _NOISE_FACTOR * noise
-    return Check(name="", state="passed" if good else "failed", text=text, figures=figures)
+    return CertificateCheck(
+        name="", state="passed" if good else "failed", text=text, figures=figures
+    )
 
 
 def _distance(a: list[float], b: list[float]) -> float:
@@ -165,22 +171,22 @@ def _distance(a: list[float], b: list[float]) -> float:
     )
 
 
-def _good(text: str, **figures: Any) -> Check:
-    return Check(name="", state="passed", text=text, figures=figures)
+def _good(text: str, **figures: Any) -> CertificateCheck:
+    return CertificateCheck(name="", state="passed", text=text, figures=figures)
 
 
-def _bad(text: str, **figures: Any) -> Check:
-    return Check(name="", state="failed", text=text, figures=figures)
+def _bad(text: str, **figures: Any) -> CertificateCheck:
+    return CertificateCheck(name="", state="failed", text=text, figures=figures)
 
 
-def _noise(bench: _Bench) -> Check:
+def _noise(bench: _Bench) -> CertificateCheck:
     with _deterministic(on=False):
         distance = _distance(*(train(bench.parts()) for _ in range(2)))
     words = "are the same bit for bit" if distance == 0 else f"differ by up to {distance:.2g}"
     return _good(f"two plain runs with torch's default kernels {words}", noise=distance)
 
 
-def _overhead(bench: _Bench) -> Check:
+def _overhead(bench: _Bench) -> CertificateCheck:
     size = dataclasses.replace(
         _SIZE, steps=2000, model=ModelConfig(width=256, num_layers=4, num_heads=8)
     )
@@ -214,7 +220,7 @@ def _overhead(bench: _Bench) -> Check:
     )
 
 
-def _snapshot(bench: _Bench) -> Check:
+def _snapshot(bench: _Bench) -> CertificateCheck:
     parts = bench.parts()
     guard = bench.guard(parts, "act", snapshot_every_steps=10)
     kept: dict[str, Tensor] = {}
@@ -259,7 +265,7 @@ def _poison(step: int) -> Callable[[Guard, Parts], None]:
     return spoil
 
 
-def _skip(bench: _Bench) -> Check:
+def _skip(bench: _Bench) -> CertificateCheck:
     parts = bench.parts()
     seen: list[dict[str, Tensor]] = []
 
@@ -276,7 +282,7 @@ def _skip(bench: _Bench) -> Check:
     return _good("an update whose gradient was NaN was left out, and not one tensor changed")
 
 
-def _rollback(bench: _Bench) -> Check:
+def _rollback(bench: _Bench) -> CertificateCheck:
     twin_parts = bench.parts(healthy_twin(_FAULTY))
     train(twin_parts)
     twin = evaluate(twin_parts.model, bench.text, max_bytes=1 << 15)
@@ -291,7 +297,7 @@ def _rollback(bench: _Bench) -> Check:
     return _good(f"{text}, by {', '.join(names)}", **figures)
 
 
-def _compiled(bench: _Bench, mode: str = "default") -> Check:
+def _compiled(bench: _Bench, mode: str = "default") -> CertificateCheck:
     torch._dynamo.reset()
     if mode != "default" and not bench.on_cuda:
         raise _NotPossible("CUDA graphs need a CUDA device")
@@ -307,7 +313,7 @@ def _compiled(bench: _Bench, mode: str = "default") -> Check:
     return _same(bench, prepare)
 
 
-def _fp16(bench: _Bench) -> Check:
+def _fp16(bench: _Bench) -> CertificateCheck:
     scenario = dataclasses.replace(_SIZE, precision="fp16")
     found = _same(bench, scenario=scenario)
     if found.state != "passed":
@@ -370,7 +376,7 @@ class _Float8Product(torch.autograd.Function):
         return gradient @ weight, gradient.flatten(0, -2).t() @ x.flatten(0, -2), None
 
 
-def _fp8(bench: _Bench) -> Check:
+def _fp8(bench: _Bench) -> CertificateCheck:
     if not bench.on_cuda or torch.cuda.get_device_capability() < (8, 9):
         raise _NotPossible("8-bit products need a GPU of compute capability 8.9 or newer")
 
@@ -385,12 +391,12 @@ def _fp8(bench: _Bench) -> Check:
     return _same(bench, prepare)
 
 
-def _late_reads(bench: _Bench) -> Check:
+def _late_reads(bench: _Bench) -> CertificateCheck:
     def run(reads: str) -> tuple[list[float], list[str]]:
         parts = bench.parts()
         for group in parts.optimizer.param_groups:
             group["foreach"], group["fused"] = False, True
-        parts.optimizer._step_supports_amp_scaling = True  # type: ignore[attr-defined]
+        parts.optimizer._step_supports_amp_scaling = True
         losses, guard = bench.guarded(parts, "act", spoil=_poison(20), reads=reads)
         return losses, [f"{a.get('remedy')} {a.get('step')}" for a in guard.actions]
 
@@ -400,7 +406,7 @@ def _late_reads(bench: _Bench) -> Check:
     return _against(now, again, late, "what is read at once, an update left out on the device")
 
 
-def _workers(bench: _Bench) -> Check:
+def _workers(bench: _Bench) -> CertificateCheck:
     def prepare(parts: Parts) -> Parts:
         loader: DataLoader[dict[str, Tensor]] = DataLoader(
             parts.loader.dataset,
@@ -416,7 +422,7 @@ def _workers(bench: _Bench) -> Check:
     return dataclasses.replace(found, text=f"{found.text}; two workers, {pinned}")
 
 
-def _kill(bench: _Bench) -> Check:
+def _kill(bench: _Bench) -> CertificateCheck:
     fresh = multiprocessing.get_context("spawn")
     ends, codes = [], []
     for name, lives in (("unbroken", (None,)), ("killed", (25, None))):
@@ -465,7 +471,7 @@ def _life(device: str, folder: Path, die_at: int | None) -> None:
     torch.save({k: v.cpu() for k, v in _state(parts).items()}, folder / "end.pt")
 
 
-def _memory(bench: _Bench) -> Check:
+def _memory(bench: _Bench) -> CertificateCheck:
     if not bench.on_cuda:
         raise _NotPossible("only a GPU tells how much of its memory was in use at most")
     size = dataclasses.replace(_SIZE, model=ModelConfig(width=512, num_layers=8, num_heads=8))
@@ -488,7 +494,7 @@ def _memory(bench: _Bench) -> Check:
     )
 
 
-CHECKS: dict[str, tuple[str, Callable[[_Bench], Check]]] = {
+CHECKS: dict[str, tuple[str, Callable[[_Bench], CertificateCheck]]] = {
     "noise": ("what two runs without a guard differ by", _noise),
     "observe": ("observe against two plain runs", _same),
     "snapshot": ("snapshot and rollback by hand", _snapshot),
@@ -512,7 +518,11 @@ CHECKS: dict[str, tuple[str, Callable[[_Bench], Check]]] = {
 
 
 def qualify(
-    device: str, folder: Path, *, only: tuple[str, ...] = (), say: Callable[[Check], None]
+    device: str,
+    folder: Path,
+    *,
+    only: tuple[str, ...] = (),
+    say: Callable[[CertificateCheck], None],
 ) -> Certificate:
     """Try everything out on a device, say each check as it is done, and return the certificate.
 
@@ -534,7 +544,7 @@ def qualify(
             with _deterministic(on=True):
                 found = work(bench)
         except _NotPossible as reason:
-            found = Check(name=name, state="not possible", text=str(reason))
+            found = CertificateCheck(name=name, state="not possible", text=str(reason))
         except Exception as error:  # noqa: BLE001 - whatever goes wrong is the answer
             found = _bad(f"raised {_line(error)}")
         figures = {**found.figures, "seconds": round(time.monotonic() - started, 1)}

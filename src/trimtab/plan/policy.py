@@ -99,8 +99,8 @@ class Policy:
     reads: Reads = "now"
     """When loss and norm are read on the host. now: when the step is done, the host waits for the
     device; late: in a calm step at the start of the next one, before its update, so that the device
-    is never waited for; auto: late on an accelerator, now on a CPU. Ours: now until a GPU has run
-    it."""
+    is never waited for; auto: late on an accelerator, now on a CPU. Ours; on one H100 late gave the
+    losses and actions of now, bit for bit."""
     probe_every_steps: int = 10
     """Distance of full readings of the model and the optimizer, optimizer steps. Ours: their cost
     stays below 1 % of a step so."""

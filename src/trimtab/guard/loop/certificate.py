@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
     from trimtab.plan.policy import Policy
 
-__all__ = ["FILE_NAME", "NEEDED", "Certificate", "Check", "machine_of", "why_uncertified"]
+__all__ = [
+    "FILE_NAME",
+    "NEEDED",
+    "Certificate",
+    "CertificateCheck",
+    "machine_of",
+    "why_uncertified",
+]
 
 FILE_NAME = "certificate.json"
 _SCHEMA = 1
@@ -35,7 +42,7 @@ _FITS = ("accelerator", "torch", "cuda", "driver", "trimtab")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class CertificateCheck:
     """One thing that was tried out."""
 
     name: str
@@ -57,7 +64,7 @@ class Certificate:
     ranks: int
     date: str
     """UTC, ISO 8601."""
-    checks: tuple[Check, ...]
+    checks: tuple[CertificateCheck, ...]
 
     @property
     def passed(self) -> bool:
@@ -110,7 +117,7 @@ class Certificate:
                 ranks=int(found["ranks"]),
                 date=str(found["date"]),
                 checks=tuple(
-                    Check(name=str(c["name"]), state=c["state"], text=str(c["text"]))
+                    CertificateCheck(name=str(c["name"]), state=c["state"], text=str(c["text"]))
                     for c in found["checks"]
                 ),
             )

@@ -50,7 +50,7 @@ def _on_host(tensor: torch.Tensor) -> torch.Tensor:
     """
     size = tensor.nbytes
     plain = type(tensor) is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided
-    if plain and _LEAST_PINNED <= size and 1 << (size - 1).bit_length() <= _WASTE * size:
+    if plain and size >= _LEAST_PINNED and 1 << (size - 1).bit_length() <= _WASTE * size:
         with contextlib.suppress(RuntimeError):  # no more memory can be pinned
             return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
     return tensor.to("cpu", copy=True)

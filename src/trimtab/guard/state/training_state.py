@@ -16,7 +16,6 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.errors import ActError
-from trimtab.guard.state.optimizers import device_of, optimizers_in
 from trimtab.guard.state.serialization import clone
 from trimtab.guard.state.spill import Spilled
 
@@ -270,11 +269,9 @@ def _release(optimizer: torch.optim.Optimizer) -> None:
     torch makes new tensors for it: with the old ones beside them a device that is nearly full has
     no room. Only where torch's own loading follows, which needs nothing of the old state.
     """
-    for one in optimizers_in(optimizer):
-        kind = device_of(one)
-        if kind is None or kind.type == "cpu":
-            continue
-        if type(one).load_state_dict is torch.optim.Optimizer.load_state_dict:
+    for one in getattr(optimizer, "members", (optimizer,)):
+        away = any(p.device.type != "cpu" for g in one.param_groups for p in g["params"])
+        if away and type(one).load_state_dict is torch.optim.Optimizer.load_state_dict:
             one.state.clear()
 
 
