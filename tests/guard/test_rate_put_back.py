@@ -27,7 +27,7 @@ POLICY = Policy(
     healing_steps=8,
     verify_steps=16,
     cooldown_steps=16,
-    max_wasted_share=1.0,
+    max_wasted_share=4.0,
     checkpoint_in_background=False,
 )
 
