@@ -10,7 +10,7 @@ from trimtab.chronicle.journal_check import JournalCheck, check_journal
 from trimtab.chronicle.journal_head import head_path, read_head
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ChronicleError, TrimtabError
-from trimtab.guard.recording.environment import layout, reproducibility
+from trimtab.guard.recording.environment import embedding_dropout, layout, reproducibility
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import go_on_from
 from trimtab.guard.state.resume import Resumed, Resumption
@@ -48,6 +48,7 @@ def begin(
         "clip": parts.optimizer_step.clip,
         "steps": steps,
         **reproducibility(),
+        **embedding_dropout(parts.training.bare_model),
         **_sizes(parts),
     }
     recorder.settings(settings)

@@ -16,7 +16,7 @@ __all__ = ["TrialRows"]
 @dataclass(frozen=True)
 class _Row:
     step: int
-    epoch: float | None
+    epoch: float
     logs: dict[str, float]
     metrics: dict[str, list[float]]
     """What TRL's trainers average into the row."""
@@ -45,7 +45,7 @@ class TrialRows:
         state, metrics = self._trainer.state, self._metrics
         means = {name: list(values) for name, values in metrics.items()}
         metrics.clear()
-        self._rows.append(_Row(state.global_step, state.epoch, logs, means))
+        self._rows.append(_Row(state.global_step, state.epoch or 0.0, logs, means))
 
     def drop_after(self, step: int) -> None:
         """Forget what came after a step that the run goes back to."""
@@ -58,7 +58,7 @@ class TrialRows:
         state, metrics = self._trainer.state, self._metrics
         rows, self._rows = self._rows, []
         should_log = control.should_log  # which each log sets back
-        here = state.global_step, state.epoch, {name: list(v) for name, v in metrics.items()}
+        here = state.global_step, state.epoch or 0.0, {name: list(v) for name, v in metrics.items()}
         for row in rows:
             state.global_step, state.epoch = row.step, row.epoch
             metrics.clear()
