@@ -16,7 +16,7 @@ __all__ = ["TrialRows"]
 @dataclass(frozen=True)
 class _Row:
     step: int
-    epoch: float
+    epoch: float | None
     logs: dict[str, float]
     metrics: dict[str, list[float]]
     """What TRL's trainers average into the row."""
@@ -45,7 +45,7 @@ class TrialRows:
         state, metrics = self._trainer.state, self._metrics
         means = {name: list(values) for name, values in metrics.items()}
         metrics.clear()
-        self._rows.append(_Row(state.global_step, state.epoch or 0.0, logs, means))
+        self._rows.append(_Row(state.global_step, state.epoch, logs, means))
 
     def drop_after(self, step: int) -> None:
         """Forget what came after a step that the run goes back to."""
@@ -58,17 +58,18 @@ class TrialRows:
         state, metrics = self._trainer.state, self._metrics
         rows, self._rows = self._rows, []
         should_log = control.should_log  # which each log sets back
-        here = state.global_step, state.epoch or 0.0, {name: list(v) for name, v in metrics.items()}
+        step, epoch = state.global_step, state.epoch
+        before = {name: list(v) for name, v in metrics.items()}
         for row in rows:
-            state.global_step, state.epoch = row.step, row.epoch
+            state.global_step, state.epoch = row.step, row.epoch  # type: ignore[assignment]
             metrics.clear()
             metrics.update(row.metrics)
             log(row.logs)
         if rows:
             control.should_log = should_log
-            state.global_step, state.epoch = here[:2]
+            state.global_step, state.epoch = step, epoch
             metrics.clear()
-            metrics.update(here[2])
+            metrics.update(before)
         control.should_evaluate |= bool(self._evaluate)
         control.should_save |= bool(self._save)
         self._evaluate, self._save = [], []
