@@ -128,7 +128,7 @@ def bloom(seed: int, *, stays_at: float | None = None) -> Series:
 
 
 @pytest.mark.covers("S269")
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 def test_blooms_spike_is_trained_through_and_only_logged(tmp_path: Path, seed: int) -> None:
     run = tmp_path / "run"
     guard = bloom(seed).run(run)
