@@ -128,10 +128,10 @@ def replay_live(
 
 def replay(record: RunRecord) -> dict[int, Alert]:
     """Return the alerts that are told of a log while it grows row by row, by their ids."""
-    watcher = Watcher(Path(record.source), lambda: record, lambda _: _account(record))
+    watcher = Watcher(Path(record.source), lambda: record, lambda *_: _account(record))
     alerts: dict[int, Alert] = {}
     for rows in _looks(record.num_rows):
-        watcher.take(_account(first_rows(record, rows)))
+        watcher.take(_account(first_rows(record, rows), grows=True))
         _note(alerts, watcher, at_end=False)
     watcher.take(_account(record), settled=True)
     _note(alerts, watcher, at_end=True)
@@ -146,8 +146,8 @@ def _looks(num_rows: int) -> Iterator[int]:
     yield num_rows
 
 
-def _account(record: RunRecord) -> RunAccount:
-    return make_account(record, self_test=False)
+def _account(record: RunRecord, *, grows: bool = False) -> RunAccount:
+    return make_account(record, self_test=False, grows=grows)
 
 
 def _note(alerts: dict[int, Alert], watcher: Watcher, *, at_end: bool) -> None:

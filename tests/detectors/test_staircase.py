@@ -13,5 +13,7 @@ def test_staircase_is_not_told_where_the_rate_falls_at_each_step(*, milestones: 
     stage = np.arange(rows) // 100
     loss = 2.5 - 0.5 * stage + 0.02 * np.random.default_rng(0).standard_normal(rows)
     rate = np.where(milestones, 0.1**stage, 1.0) * 0.1
-    found = staircase_findings(record_of(np.arange(rows), {"loss": loss, "lr": rate}))
+    found = staircase_findings(
+        record_of(np.arange(rows, dtype=np.float64), {"loss": loss, "lr": rate})
+    )
     assert [f.kind for f in found] == ([] if milestones else ["memorised"])

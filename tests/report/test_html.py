@@ -263,7 +263,7 @@ def test_what_a_guard_did_is_told_in_english(rescued: RunAccount) -> None:
 
     assert deed(lr_limit=0.0014, lr_factor=1, lr_from_step=None, skip_samples=None) == (
         "A setting jumped at step 289. Rolled back to step 280 and held the learning rate at"
-        " 0.0014; since then loss 2.1. The loss is 1.887 at step 1200."
+        " 0.0014; since then loss 2.1. The loss is 1.922 at step 1200."
     )
     assert "280, left out samples 3 to 9 and multiplied the learning rate by 0.1" in deed(
         lr_factor=0.1, factor=0.1, skip_samples=[3, 9], num_samples=7

@@ -7,6 +7,8 @@ import pytest
 
 pytest.importorskip("uvicorn")
 
+import uvicorn.server
+
 from trimtab.serve import listen
 from trimtab.serve.listen import MAX_SILENT, connection_config
 
@@ -24,9 +26,9 @@ def test_connections_that_do_not_ask_shut_nobody_out_and_are_closed(
     async def ask() -> None:
         config = connection_config(answer)
         config.load()
-        state = listen.uvicorn.server.ServerState()
+        state = uvicorn.server.ServerState()
         server = await asyncio.get_running_loop().create_server(
-            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg, misc, operator]
+            lambda: config.http_protocol_class(config=config, server_state=state, app_state={}),  # type: ignore[call-arg]
             "127.0.0.1",
             0,
         )
@@ -39,8 +41,8 @@ def test_connections_that_do_not_ask_shut_nobody_out_and_are_closed(
         silent[-1][1].write(b"GET / HTTP/1.1\r\nX: half a he")
         for one, _ in silent[-MAX_SILENT:]:
             assert await asyncio.wait_for(one.read(), 10) == b""
-        for _, one in (*silent, (reader, writer)):
-            one.close()
+        for _, sends in (*silent, (reader, writer)):
+            sends.close()
         server.close()
         await asyncio.sleep(0.1)
 

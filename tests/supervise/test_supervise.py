@@ -386,8 +386,8 @@ def test_what_the_policy_asks_for_waits_for_a_person(run: Run, answer: str) -> N
             (staged,) = run.events("staged")
             own = [sys.executable, "-m", "trimtab", "approve", str(run.folder), str(staged["id"])]
             own += ["--deny"] if answer == "deny" else []
-            told = subprocess.run(own, check=True, capture_output=True, timeout=60).stdout
-            assert b"the supervisor acts on it" in told
+            reply = subprocess.run(own, check=True, capture_output=True, timeout=60).stdout
+            assert b"the supervisor acts on it" in reply
         assert process.stderr is not None
         said = process.stderr.read()
         status = process.wait(60)

@@ -4,13 +4,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.report.parts import plain_record
 from trimtab.errors import ConfigError
 from trimtab.plan.authority import Authority
 from trimtab.plan.policy import Policy
 from trimtab.supervise.ending import AttemptEnd, ending_of
-from trimtab.supervise.numeric import NumericAnswer, sum_up
+from trimtab.supervise.numeric import NumericAnswer, choose_change, sum_up
 from trimtab.supervise.pace import StepPace
 from trimtab.supervise.resume import (
     Restore,
@@ -142,6 +144,21 @@ def test_a_host_that_failed_is_left_out_from_then_on() -> None:
     assert after(never, Ended(at=100.0, ending=ending_of([lost], 1))).excluded == ()
 
 
+def test_a_host_is_left_out_when_a_person_allows_it_and_used_again_when_not() -> None:
+    lost = ending_of(
+        ["n042 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."], 1
+    )
+    asks = replace(running(), authority=Authority(allowed={"exclude-node": "ask"}))
+    assert words(asks, lost) == ["staged"]
+    waits = after(asks, Ended(at=100.0, ending=lost))
+    assert waits.request is not None
+    yes = Answered(at=110.0, id=waits.request.id, answer="approved")
+    done, _ = update(SETTINGS, waits, yes)
+    assert (done.phase, done.excluded) == ("waiting", ("n042",))
+    left, _ = update(SETTINGS, waits, replace(yes, answer="denied"))
+    assert (left.phase, left.excluded) == ("waiting", ())
+
+
 def test_a_first_crash_of_native_code_comes_back_and_a_host_that_repeats_it_stays_out() -> None:
     bad = "n7: [rank3]: RuntimeError: CUDA error: an illegal memory access was encountered"
     crash = replace(ending_of([bad], 1), host="n7")
@@ -214,6 +231,25 @@ def test_torchtitan_and_deepspeed_are_told_by_their_own_flags(tmp_path: Path) ->
     assert with_data(deep[:3], find_framework(deep), number=1) == deep[:3]
 
 
+def test_a_rate_that_only_the_commands_tell_is_put_back_and_bad_data_that_goes_on_left_out() -> (
+    None
+):
+    record = plain_record({"loss": np.full(9, 2.0)})
+    nanogpt = ("train.py", "--out_dir=o", "--learning_rate=1.0")
+    given: dict[str, Any] = {"num_before": 0, "factor": 1.0, "row": 5, "step": 140}
+    flags = find_framework(nanogpt)
+    change = choose_change(record, Policy(), argv=nanogpt, framework=flags, launched=100.0, **given)
+    assert change is not None
+    assert change.rate_factor == pytest.approx(0.01)
+    megatron = ("pretrain_gpt.py", "--lr", "1")
+    given |= {"num_before": 1, "argv": megatron, "framework": find_framework(megatron)}
+    further = choose_change(record, Policy(), goes_on=True, **given)
+    lower = choose_change(record, Policy(), **given)
+    assert further is not None
+    assert lower is not None
+    assert (further.data, lower.data) == (True, False)
+
+
 def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:
     answer = NumericAnswer(
         before=9.0,
@@ -228,7 +264,8 @@ def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:
         heals=0.3,
     )
     cheap = sum_up(answer, Policy(), lost=10, start=2)
-    assert (cheap.go, cheap.wait) == (12.0, pytest.approx(8 + 0.3 * 16 + 0.7 * 12))
+    assert cheap.go == 12.0
+    assert cheap.wait == pytest.approx(8 + 0.3 * 16 + 0.7 * 12)
     dear = sum_up(answer, Policy(), lost=10, start=60)
     assert dear.wait < dear.go
     assert sum_up(replace(answer, lasted=60), Policy(), lost=62, start=60).go < 8 + 36 + 0.7 * 122

@@ -6,9 +6,10 @@ an incident is kept by what it is about and its place, so that a later reading t
 by a few rows, or calls a spike unrecovered, changes the incident and does not make another.
 Incidents on other topics at the same rows (a frozen signal beside a divergence) stay others.
 
-What the rows up to it show is told at once. What only a rule in hindsight says may be gone with the
-next rows: it is told when it has stood for `HELD_ROWS`, or when no row comes any more. So the same
-is said in the end as of the finished log, each part as soon as its rule has the rows it needs.
+What the rows up to it show is told at once. A rule in hindsight says nothing of the last rows, and
+what only it says may be gone with the next ones: it is told when it has stood for `HELD_ROWS`, or
+when no row comes any more. So the same is said in the end as of the finished log, each part as soon
+as its rule has the rows it needs.
 """
 
 import hashlib
@@ -111,7 +112,7 @@ class Watcher:
         self,
         path: Path,
         read: Callable[[], RunRecord],
-        judge: Callable[[RunRecord], RunAccount | ReadError],
+        judge: Callable[[RunRecord, bool], RunAccount | ReadError],
         *,
         hang_factor: float = 20.0,
     ) -> None:
@@ -120,7 +121,7 @@ class Watcher:
         Args:
             path: A file or a run directory; it need not exist yet.
             read: Reads it as it is now.
-            judge: Judges a record as streaming does, without hindsight; or why it cannot.
+            judge: Judges a record, told whether its log stands still; or why it cannot.
             hang_factor: A silence of so many usual rows is a hang; 0: never.
         """
         self.path, self.hang_factor = path, hang_factor
@@ -136,6 +137,8 @@ class Watcher:
         self._prefix: tuple[int, bytes] = (0, b"")
         self._problem = ""
         self._torn_at: float | None = None
+        self._settled = True
+        """Whether the last look took the log for one that stands still."""
         self._arrivals: list[float] = []
         self._hung_since: float | None = None
 
@@ -168,25 +171,21 @@ class Watcher:
         return [*notices, *self._look(now)]
 
     def settle(self, now: float) -> list[Notice]:
-        """Read an incomplete last line as it is, and tell what was held back.
-
-        The log is no longer written.
+        """Read the log as one that is no longer written, an incomplete last line with it.
 
         Args:
             now: As for `poll`.
         """
-        torn, self._torn_at = self._torn_at, None
-        if torn is not None:
-            return self._look(now, settled=True)
-        if self.account is None or all(k.since is None for k in self._known):
+        if self._torn_at is None and self._settled:
             return []
-        return self.take(self.account, settled=True)
+        self._torn_at = None
+        return self._look(now, settled=True)
 
     def _is_settled(self, now: float) -> bool:
         """Whether the log stands still, as far as its own pace tells."""
         if self._torn_at is not None and now >= self._torn_at + SETTLED_S:
             return True
-        if self.account is None or not self._arrivals:
+        if self._settled or self.account is None or not self._arrivals:
             return False
         usual = self._usual_gap_s(self.account.record) or 0.0
         return now - self._arrivals[-1] >= max(SETTLED_S, _QUIET_ROWS * usual)
@@ -206,7 +205,8 @@ class Watcher:
             notices.append(Notice(event="started", text=first))
         if record.num_rows != before:
             notices += self._moved(now, fresh=before < 0)
-        account = self._judge(record)
+        self._settled = settled
+        account = self._judge(record, settled)
         if isinstance(account, ReadError):
             return [*notices, *self._waiting("unjudged", str(account))]
         self._problem = ""

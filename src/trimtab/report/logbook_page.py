@@ -140,13 +140,14 @@ def _bullets(lines: Sequence[str], pictures: Mapping[str, str], root: Path) -> s
     parts, depth = ["<ul>"], 0
     for line in lines:
         indent = 1 if line.startswith("  - ") else 0
-        if indent > depth:
+        if indent > depth:  # a list lies within an item of the one around it
+            parts.append(parts.pop().removesuffix("</li>") if parts[1:] else "<li>")
             parts.append("<ul>")
         elif indent < depth:
-            parts.append("</ul>")
+            parts.append("</ul></li>")
         depth = indent
         parts.append(f"<li>{_inline(line.lstrip().removeprefix('- '), pictures, root)}</li>")
-    return "".join(parts) + "</ul>" * (depth + 1)
+    return "".join(parts) + "</ul></li>" * depth + "</ul>"
 
 
 def _table(lines: Sequence[str], pictures: Mapping[str, str], root: Path) -> str:
@@ -162,7 +163,11 @@ def _table(lines: Sequence[str], pictures: Mapping[str, str], root: Path) -> str
         + "</tr>"
         for r in rows[2:]
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    named = escape(", ".join(rows[0]), quote=True)
+    return (
+        f'<div class="wide" tabindex="0" role="group" aria-label="table: {named}"><table><thead>'
+        f"<tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _cell(

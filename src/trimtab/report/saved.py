@@ -56,7 +56,8 @@ def saved_of(account: RunAccount, ia: IncidentAccount, events: tuple[Event, ...]
 
 def _told_by_the_journal(account: RunAccount) -> str:
     """Return the same of what the guard saw and the rows do not show, such as a setting."""
-    opened, answered = None, []
+    opened: Event | None = None
+    answered: list[Event] = []
     for event in account.events:
         if event.event == "incident" and event.data.get("state") == "open":
             opened, answered = event, []

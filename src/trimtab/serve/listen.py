@@ -88,7 +88,8 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         """Wait on where the request is not whole."""
         super().data_received(data)
-        if self.cycle is not None and not self.cycle.response_complete:
+        cycle: Any = self.cycle  # None before the first request, whatever its type says
+        if cycle is not None and not cycle.response_complete:
             self._no_more_wait()
         else:
             self._wait()

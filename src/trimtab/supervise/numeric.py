@@ -25,12 +25,12 @@ from trimtab.record import RunRecord
 from trimtab.supervise.resume import LaunchFlags, data_flags, rate_of
 
 __all__ = [
+    "ExpectedSteps",
     "Judged",
     "LossBefore",
     "NumberJudge",
     "NumericAnswer",
     "NumericChange",
-    "Sum",
     "answer_numbers",
     "choose_change",
     "newest_level",
@@ -92,7 +92,7 @@ class NumericAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sum:
+class ExpectedSteps:
     """Expected steps of every device that two ways cost."""
 
     go: float
@@ -100,7 +100,7 @@ class Sum:
     text: str
 
 
-def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> Sum:
+def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> ExpectedSteps:
     """Return what going back now and waiting once more are expected to cost, in steps.
 
     go = lost + start; wait = patience + heals * 2 lasted + (1 - heals) go: what heals takes as long
@@ -119,7 +119,7 @@ def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) 
         f" {policy.patience_steps} + {answer.heals:.2f} x {2 * answer.lasted} +"
         f" {1 - answer.heals:.2f} x {go:.0f} = {wait:.0f}"
     )
-    return Sum(go=go, wait=wait, text=text)
+    return ExpectedSteps(go=go, wait=wait, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,7 +343,8 @@ class NumberJudge(threading.Thread):
         self._watcher = Watcher(
             path,
             lambda: read_newest(path),
-            lambda record: account_or_fault(record, str(path), hindsight=False, tester=tester),
+            # What it says is acted on: nothing that may be taken back.
+            lambda record, _: account_or_fault(record, str(path), hindsight=False, tester=tester),
             hang_factor=0.0,
         )
 

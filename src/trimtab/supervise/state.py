@@ -52,6 +52,8 @@ class Request:
     ending: AttemptEnd | None = None
     """That end."""
     because: str = ""
+    host: str = ""
+    """The host that the restart would leave out; refused, it comes back with it."""
 
 
 @dataclass(frozen=True, kw_only=True)

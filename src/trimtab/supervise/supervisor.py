@@ -381,13 +381,15 @@ class _Supervisor:
     def _rate_launched(self) -> float:
         """Return the rate of the command over that of the last command in this folder; 1: unknown."""
         now = rate_of(self._job.argv, self._framework)
+        if now is None:
+            return 1.0
         with contextlib.suppress(ChronicleError):
             events = read_journal(RunDirectory(self._job.folder).journal)[0]
             argv = next((e.data.get("argv") for e in reversed(events) if e.event == "start"), None)
             then = (
                 rate_of(list(map(str, argv)), self._framework) if isinstance(argv, list) else None
             )
-            if now is not None and then is not None:
+            if then is not None:
                 return now[1] / then[1]
         return 1.0
 

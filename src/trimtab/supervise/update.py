@@ -265,6 +265,11 @@ def _answered_by(
         state, commands = _numeric(state, replace(request.numeric, at=event.at, ask=()))
         return state, (*told, *commands)
     assert request.ending is not None
+    if request.host:
+        if done:
+            state = replace(state, excluded=(*state.excluded, request.host))
+        state, commands = _again(settings, state, event.at, request.ending, request.because)
+        return state, (*told, *commands)
     if not done:
         because = f"{request.because}; the restart was not allowed ({event.answer})"
         state, commands = _gave_up(state, request.ending, because)
@@ -372,14 +377,29 @@ def _answered(
         return _again(settings, state, at, ending, because)
     if answer == "older-checkpoint":
         return _gave_up(state, ending, f"{because}, and there is no older one to try")
-    may_exclude = state.authority.permission("exclude-node") == "act"
     if answer == "restart-same":
         if twice:
             return _gave_up(state, ending, f"{because}; no new step came since the last such end")
         answer = "exclude" if ending.host in state.crashed else answer
         state = replace(state, crashed=(*state.crashed, ending.host)[-_MAX_REFUSED:])
-    if answer == "exclude" and may_exclude and ending.host not in ("", *state.excluded):
+    leaves = answer == "exclude" and ending.host not in ("", *state.excluded)
+    permission = state.authority.permission("exclude-node")
+    if leaves and permission == "act":
         state = replace(state, excluded=(*state.excluded, ending.host))
+    elif leaves and permission == "ask":
+        what = f"leave out {ending.host} and start again"
+        request = Request(
+            id="",
+            classes=("exclude-node",),
+            what=what,
+            until=at,
+            ending=ending,
+            because=because,
+            host=ending.host,
+        )
+        state = replace(state, phase="asking", stopping_for=None)
+        undo = "start again with a new --run: the host is in use there"
+        return _staged(state, request, ending.why, at, 0, undo)
     if answer == "stop":
         return _gave_up(state, ending, because)
     if answer == "restart-once" and repeated:

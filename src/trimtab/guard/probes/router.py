@@ -43,9 +43,7 @@ class RouterProbe:
         self._held: list[tuple[int, torch.Tensor, torch.Tensor | None]] = []
         self._loss: torch.Tensor | None = None
         self._handles = [
-            router.register_forward_hook(
-                lambda _module, _inputs, output, i=i: self._see(i, output)  # type: ignore[misc]
-            )
+            router.register_forward_hook(lambda _module, _inputs, output, i=i: self._see(i, output))
             for i, (router, _, _) in enumerate(self._routers)
         ]
         if self._routers:

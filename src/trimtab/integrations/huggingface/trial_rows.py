@@ -58,17 +58,18 @@ class TrialRows:
         state, metrics = self._trainer.state, self._metrics
         rows, self._rows = self._rows, []
         should_log = control.should_log  # which each log sets back
-        here = state.global_step, state.epoch, {name: list(v) for name, v in metrics.items()}
+        step, epoch = state.global_step, state.epoch
+        before = {name: list(v) for name, v in metrics.items()}
         for row in rows:
-            state.global_step, state.epoch = row.step, row.epoch
+            state.global_step, state.epoch = row.step, row.epoch  # type: ignore[assignment]
             metrics.clear()
             metrics.update(row.metrics)
             log(row.logs)
         if rows:
             control.should_log = should_log
-            state.global_step, state.epoch = here[:2]
+            state.global_step, state.epoch = step, epoch
             metrics.clear()
-            metrics.update(here[2])
+            metrics.update(before)
         control.should_evaluate |= bool(self._evaluate)
         control.should_save |= bool(self._save)
         self._evaluate, self._save = [], []
