@@ -25,12 +25,12 @@ from trimtab.record import RunRecord
 from trimtab.supervise.resume import LaunchFlags, data_flags, rate_of
 
 __all__ = [
+    "ExpectedCost",
     "Judged",
     "LossBefore",
     "NumberJudge",
     "NumericAnswer",
     "NumericChange",
-    "Sum",
     "answer_numbers",
     "choose_change",
     "newest_level",
@@ -87,12 +87,14 @@ class NumericAnswer:
     """Whether patience is over; else it is answered only where waiting would be dearer."""
     heals: float = 0.0
     """Probability that it passes by itself, by its diagnosis."""
+    lasting: bool = False
+    """Whether no later step heals it."""
     from_start: bool = False
     """Whether the attempt broke, for good, in its first rows: the state that it loaded may be."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sum:
+class ExpectedCost:
     """Expected steps of every device that two ways cost."""
 
     go: float
@@ -100,7 +102,7 @@ class Sum:
     text: str
 
 
-def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> Sum:
+def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> ExpectedCost:
     """Return what going back now and waiting once more are expected to cost, in steps.
 
     go = lost + start; wait = patience + heals * 2 lasted + (1 - heals) go: what heals takes as long
@@ -119,7 +121,7 @@ def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) 
         f" {policy.patience_steps} + {answer.heals:.2f} x {2 * answer.lasted} +"
         f" {1 - answer.heals:.2f} x {go:.0f} = {wait:.0f}"
     )
-    return Sum(go=go, wait=wait, text=text)
+    return ExpectedCost(go=go, wait=wait, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +176,7 @@ def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
             lasted=lasted,
             due=due,
             heals=0.0 if broken else _heals(told),
+            lasting=broken,
             from_start=broken and _rows_into(record, incident.onset_row) < policy.patience_steps,
         )
     return None
