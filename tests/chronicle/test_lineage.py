@@ -205,6 +205,20 @@ def test_a_bug_voids_what_was_concluded_from_its_attempts(
     assert "nothing is concluded from this attempt" in text
 
 
+@pytest.mark.covers("S81")
+def test_a_bug_that_is_fixed_says_what_is_to_be_tested_again(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note(run, "clip helped", "--outcome", "worked", "--attempt", "12.1", "--author", "B")
+    note(run, "decay was applied twice", "--bug", "wd", "--attempt", "11.10-12.1")
+    note(run, "decay is applied once", "--bug", "wd", "--solution")
+    text = read(run, capsys)
+    assert "void: bug wd" in section(text, "What worked")
+    (line,) = [x for x in section(text, "Bugs").splitlines() if x.startswith("| wd |")]
+    assert "fixed 20" in line
+    assert "test again: clip 1 → 0.3 (12.1)" in line
+
+
 def test_an_outcome_of_a_person_stands_above_the_rows(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.browser import Browser
+from tests.serve.test_served import violations
 from trimtab.cli import main
 
 pytest.importorskip("tensorboard")
@@ -253,6 +255,24 @@ def test_the_page_and_its_picture(chronicle: Chronicle) -> None:
     assert page.count("<svg") == 5  # one of all, one of each try
     assert "norm_factor moved inward" in page
     assert "<script" not in page
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_page_opens_without_an_error_in_light_dark_and_on_a_phone(
+    chronicle: Chronicle, tmp_path: Path
+) -> None:
+    path = tmp_path / "logbook.html"
+    path.write_text(chronicle("--format", "html"), encoding="utf-8")
+    with Browser() as browser:
+        for dark in (False, True):
+            browser.color_scheme(dark=dark)
+            for width in (375, 1280):
+                browser.open(path, width=width)
+                assert browser.evaluate("document.querySelectorAll('svg').length") == 5
+                assert browser.evaluate("document.documentElement.scrollWidth") <= width
+                assert browser.errors == []
+                assert violations(browser) == []
 
 
 def test_the_effective_curve_has_no_overlap(

@@ -311,6 +311,36 @@ class Shifted(Dataset[torch.Tensor]):
         return (self.inner[index] + 5) % 13
 
 
+@pytest.mark.covers("S111")
+def test_a_new_seed_at_a_restart_is_applied_and_logged_and_the_order_is_another(
+    tmp_path: Path,
+) -> None:
+    def loader(seed: int) -> DataLoader[torch.Tensor]:
+        drawn = torch.Generator().manual_seed(seed)
+        return DataLoader(Sequences(42), batch_size=4, shuffle=True, generator=drawn)
+
+    s = make()
+    s.loader = loader(42)
+    guard = guard_of(s, tmp_path / "run", steps=20)
+    train_guarded(s, guard, until=5)
+    guard.checkpoint()
+    guard.close()
+    s = make()
+    s.loader = loader(42)
+    guard = guard_of(s, tmp_path / "run", steps=20)
+    seen: list[torch.Tensor] = []
+    guard.change_data(loader(43), why="roll back, new seed 43")
+    train_guarded(s, guard, until=8, on_batch=lambda _, b: seen.append(b.clone()))
+    expected = [b for b, _ in zip(loader(43), range(3), strict=False)]
+    assert torch.equal(torch.cat(seen), torch.cat(expected))
+    (action,) = events_of(tmp_path / "run", "action")
+    assert action.data["values"]["seed"] == 43
+    assert action.data["why"] == "roll back, new seed 43"
+    order = inner(guard).parts.data.fingerprint
+    assert order
+    assert order != action.data["values"]["order_before"]
+
+
 @pytest.mark.covers("S125")
 def test_another_shard_is_fed_from_the_next_batch_on_and_recorded(tmp_path: Path) -> None:
     seen: list[torch.Tensor] = []
@@ -329,7 +359,8 @@ def test_another_shard_is_fed_from_the_next_batch_on_and_recorded(tmp_path: Path
     assert torch.equal(torch.cat(seen), torch.cat([first, second]))
     (action,) = events_of(tmp_path / "run", "action")
     assert action.data["remedy"] == "change-data"
-    assert action.data["values"] == {"first_sample": 28, "dataset": "Shifted"}
+    values = action.data["values"]
+    assert (values["first_sample"], values["dataset"]) == (28, "Shifted")
     back = next(x for x in reversed(inner(guard).engine.ring.items) if x.step <= 6)
     seen.clear()
     inner(guard).engine.restore(back)  # as a rollback to before the change does

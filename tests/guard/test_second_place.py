@@ -1,6 +1,7 @@
 """A second place for checkpoints: kept up beside the run, resumed from, and never in its way."""
 
 import shutil
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,20 @@ def test_copies_are_whole_and_as_many_as_are_kept(tmp_path: Path) -> None:
     assert [c.step for c in copies] == [20, 30]
     assert all(verify(c.path) == "" for c in copies)
     assert list((place / "checkpoints").glob("*.partial")) == []
+
+
+@pytest.mark.covers("S156")
+def test_checkpoints_and_log_have_the_same_checksums_at_the_second_place(tmp_path: Path) -> None:
+    place, run = run_until(tmp_path, 35), tmp_path / "run"
+    known = {p.relative_to(run): sha256(p.read_bytes()).digest() for p in files_of(run)}
+    copied = {p.relative_to(place): sha256(p.read_bytes()).digest() for p in files_of(place)}
+    assert {c.step for c in list_checkpoints(place / "checkpoints")} == {10, 20, 30}
+    assert copied == known
+
+
+def files_of(root: Path) -> list[Path]:
+    kept = [root / "journal.jsonl", *(root / "signals").glob("*.jsonl")]
+    return kept + [p for p in (root / "checkpoints").rglob("*") if p.is_file()]
 
 
 @pytest.mark.parametrize("lost", ["all", "checkpoints", "newest-damaged"])

@@ -12,6 +12,7 @@ from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.chronicle.journal import Event
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.report.html import page_data, render_html
+from trimtab.report.saved import saved_sentence
 
 
 def embedded(page: str) -> Any:
@@ -134,9 +135,10 @@ def test_the_top_says_what_since_when_how_sure_and_what_to_do(
     assert state.endswith("No incident that needs action on the final lineage.")
     # what a guard saved and what it cost stands on the first screen
     assert under.startswith(
-        "Saved  loss is diverging at step 902, and the loss was not finite; roll back to step 880"
+        "Saved  Loss is diverging at step 902, and the loss was not finite. Rolled back to step 880"
+        " and multiplied the learning rate by 0.5; since then"
     )
-    assert "Cost  145 steps given up, 10.8% of the 1345 run, 80 of them in trials" in under
+    assert "Cost  145 steps given up, 10.8% of the 1345 that were run, 80 of them" in under
     assert (
         "1 critical incident on branches that were given up, the worst at 902. Most likely cause:"
     ) in under
@@ -246,3 +248,24 @@ def test_a_record_without_rows_or_loss_still_gives_a_page(
         assert "</html>" in render_html(
             RunAccount(record=make_record(columns), incidents=()), title="t"
         )
+
+
+def test_what_a_guard_did_is_told_in_english(rescued: RunAccount) -> None:
+    def deed(**values: object) -> str:
+        data = {"remedy": "roll-back+lower-lr", "values": {"to_step": 280, **values}}
+        opened = {"state": "open", "headline": "a setting jumped \u00b7 since step 289"}
+        events = (
+            Event("t", "incident", "1.0", 289, opened),
+            Event("t", "action", "1.3", 328, data),
+            Event("t", "outcome", "1.3", 392, {"verdict": "worked", "text": "loss 2.1"}),
+        )
+        return saved_sentence(replace(rescued, incidents=(), events=events))
+
+    assert deed(lr_limit=0.0014, lr_factor=1, lr_from_step=None, skip_samples=None) == (
+        "A setting jumped at step 289. Rolled back to step 280 and held the learning rate at"
+        " 0.0014; since then loss 2.1. The loss is 1.922 at step 1200."
+    )
+    assert "280, left out samples 3 to 9 and multiplied the learning rate by 0.1" in deed(
+        lr_factor=0.1, factor=0.1, skip_samples=[3, 9], num_samples=7
+    )
+    assert "step 280, with weight decay back to 0.01;" in deed(put_back="weight_decay back to 0.01")

@@ -238,7 +238,7 @@ def register(lineage: Lineage) -> str:
             "Bugs",
             ("bug", "attempts", "what it was", "conclusions"),
             [
-                (b.name, _affected(b, lineage), _history(b), "void for these attempts")
+                (b.name, _affected(b, lineage), _history(b), _conclusions(b, lineage))
                 for b in book.bugs.values()
             ],
         ),
@@ -269,6 +269,15 @@ def register(lineage: Lineage) -> str:
 
 def _affected(bug: Bug, lineage: Lineage) -> str:
     return ", ".join(a.number for a in lineage.attempts if bug.name in a.bugs)
+
+
+def _conclusions(bug: Bug, lineage: Lineage) -> str:
+    """Return what is void, and once the bug is fixed, which changes are to be tested again."""
+    if not bug.fixed:
+        return "void for these attempts"
+    touched = [a for a in lineage.attempts if bug.name in a.bugs and a.differs]
+    again = "; ".join(f"{differences_text(a.differs)} ({a.number})" for a in touched)
+    return f"fixed {bug.fixed}; void for these attempts" + (again and f"; test again: {again}")
 
 
 def _history(thing: NotedHypothesis | Bug) -> str:

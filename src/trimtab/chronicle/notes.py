@@ -72,6 +72,11 @@ class Bug:
     affects: tuple[str, ...]
     """Attempts, or ranges such as `12.0-12.4`."""
 
+    @property
+    def fixed(self) -> str:
+        """Date on which a note of it was its solution; empty while it is not fixed."""
+        return next((n.t[:10] for n in self.history if n.solution), "")
+
 
 @dataclass(kw_only=True)
 class NoteBook:

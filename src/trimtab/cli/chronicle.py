@@ -3,15 +3,16 @@
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from trimtab.chronicle.journal import Event, read_journal
-from trimtab.chronicle.lineage import Lineage, lineage_of, lineage_to_json
+from trimtab.chronicle.lineage import Lineage, LineageAttempt, lineage_of, lineage_to_json
 from trimtab.chronicle.links import linked_files, links_markdown
 from trimtab.chronicle.logbook import render_logbook
 from trimtab.chronicle.publish import Publisher
 from trimtab.chronicle.rundir import RunDirectory
-from trimtab.chronicle.settings_record import differences
+from trimtab.chronicle.settings_record import Difference, differences
 from trimtab.chronicle.stitched import AXES, stitched, write_curve
 from trimtab.cli.output import print_json, tell, tell_error, write_file
 from trimtab.errors import ConfigError, ReadError
@@ -257,15 +258,30 @@ def _diff(lineage: Lineage, one: str, other: str) -> str:
         raise ConfigError(
             f"--diff: no attempt {one if a is None else other!r} in this run; it has {there}"
         )
-    found = differences(a.settings, b.settings)
+    found = (*differences(a.settings, b.settings), *_of_the_launch(a, b))
     head = f"{one} (config {a.config_hash or '—'}) → {other} (config {b.config_hash or '—'})"
-    if not (a.settings and b.settings):
+    if not (a.settings and b.settings) and not found:
         return f"{head}\nthe settings of one of them are not stated"
     if not found:
         return f"{head}\nthe same settings"
     width = max(len(d.name) for d in found)
     lines = [f"{plain(d.name):<{width}}  {_side(d.before)} → {_side(d.after)}" for d in found]
     return "\n".join([head, *lines])
+
+
+def _of_the_launch(a: LineageAttempt, b: LineageAttempt) -> tuple[Difference, ...]:
+    """Return what differs in machine, packages and code; a file that is as committed has no hash.
+
+    The process of a launch is not compared by where it ran: restarts move from host to host.
+    """
+    found = differences(a.environment, b.environment)
+    return tuple(
+        replace(d, before=d.before or "as committed", after=d.after or "as committed")
+        if d.name.startswith("code/")
+        else d
+        for d in found
+        if d.name not in a.settings
+    )
 
 
 def _side(value: str | None) -> str:

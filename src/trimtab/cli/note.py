@@ -61,7 +61,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("--status", choices=STATUSES, help="what the hypothesis is by now")
     parser.add_argument("--solution", action="store_true", help="TEXT is what was done about it")
     parser.add_argument(
-        "--bug", metavar="NAME", help="TEXT is a bug; conclusions from its attempts are void"
+        "--bug",
+        metavar="NAME",
+        help="TEXT is a bug; conclusions from its attempts are void; with --solution: it is fixed",
     )
     parser.add_argument(
         "--outcome",

@@ -15,6 +15,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser = commands.add_parser("report", help="write one self-contained HTML page about a run")
     parser.add_argument("path", metavar="PATH", type=Path, help="a run directory or a log")
     parser.add_argument(
+        "-o",
         "--out",
         metavar="FILE",
         type=Path,

@@ -23,7 +23,7 @@ def incident_html(account: RunAccount, letter: str) -> str:
         raise KeyError(letter)
     ia = account.incidents[index]
     events = answers(account).get(index, ())
-    card = cards_html(account, only=letter).replace("<h3>", "<h2>").replace("</h3>", "</h2>")
+    card = cards_html(account, only=letter).replace("<h3>", "<h1>").replace("</h3>", "</h1>")
     parts = [card, _evidence(account.record, ia)]
     if events:
         items = "".join(

@@ -140,13 +140,14 @@ def _bullets(lines: Sequence[str], pictures: Mapping[str, str], root: Path) -> s
     parts, depth = ["<ul>"], 0
     for line in lines:
         indent = 1 if line.startswith("  - ") else 0
-        if indent > depth:
+        if indent > depth:  # a list lies within an item of the one around it
+            parts.append(parts.pop().removesuffix("</li>") if parts[1:] else "<li>")
             parts.append("<ul>")
         elif indent < depth:
-            parts.append("</ul>")
+            parts.append("</ul></li>")
         depth = indent
         parts.append(f"<li>{_inline(line.lstrip().removeprefix('- '), pictures, root)}</li>")
-    return "".join(parts) + "</ul>" * (depth + 1)
+    return "".join(parts) + "</ul></li>" * depth + "</ul>"
 
 
 def _table(lines: Sequence[str], pictures: Mapping[str, str], root: Path) -> str:
@@ -162,7 +163,11 @@ def _table(lines: Sequence[str], pictures: Mapping[str, str], root: Path) -> str
         + "</tr>"
         for r in rows[2:]
     )
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+    named = escape(", ".join(rows[0]), quote=True)
+    return (
+        f'<div class="wide" tabindex="0" role="group" aria-label="table: {named}"><table><thead>'
+        f"<tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
 
 
 def _cell(
@@ -209,7 +214,9 @@ def _link(label: str, address: str) -> str:
 
 def _image(alt: str, address: str, pictures: Mapping[str, str], root: Path) -> str:
     if address.startswith("picture:"):
-        return f"<figure>{pictures.get(address.removeprefix('picture:'), '')}</figure>"
+        picture = pictures.get(address.removeprefix("picture:"), "")
+        # the page has the same style, and its policy allows no other
+        return f"<figure>{picture.replace(_svg_style(), '')}</figure>"
     file = root / address
     kind = _TYPES.get(file.suffix.lower())
     try:
@@ -390,11 +397,14 @@ def _frame(panel: Panel, limits: tuple[float, float], top: float, height: float,
     return "".join(parts)
 
 
+def _svg_style() -> str:
+    lanes = ".lane{stroke-width:5}.lane.dead{opacity:.4}.joint{stroke:var(--soft);stroke-width:1}"
+    return f"<style>{static_text('colours.css')}{static_text('plot.css')}{lanes}</style>"
+
+
 def _svg(body: str, height: float, label: str) -> str:
-    style = static_text("colours.css") + static_text("plot.css")
-    style += ".lane{stroke-width:5}.lane.dead{opacity:.4}.joint{stroke:var(--soft);stroke-width:1}"
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" class="picture" viewBox="0 0 {_WIDTH:.0f}'
         f' {height:.0f}" role="img" aria-label="{escape(label, quote=True)}">'
-        f"<style>{style}</style>{body}</svg>"
+        f"{_svg_style()}{body}</svg>"
     )

@@ -344,9 +344,10 @@ def axis_svg(limits: tuple[float, float], top: float, width: float, word: str) -
     parts = []
     for value in nice_ticks(*limits, count=8):
         x = float(pixels_of(np.asarray([value]), limits, width)[0])
+        said = number(value)
+        anchor = "end" if x + 4 * len(said) > width else "middle"  # no wider than the picture
         parts.append(
-            f'<text class="tick" x="{x:.1f}" y="{top + 8}"'
-            f' text-anchor="middle">{number(value)}</text>'
+            f'<text class="tick" x="{x:.1f}" y="{top + 8}" text-anchor="{anchor}">{said}</text>'
         )
     parts.append(
         f'<text class="unit" x="{width - RIGHT}" y="{top + 22}" text-anchor="end">{word}</text>'

@@ -1,7 +1,8 @@
 """What a guard saved and what it cost: the first screen of a run on which it acted."""
 
 import math
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +12,22 @@ from trimtab.analysis.resolution import resolved
 from trimtab.analysis.timeline import answers
 from trimtab.chronicle.journal import Event
 from trimtab.record import RunRecord, axis_word
-from trimtab.report.wording import final_loss
-from trimtab.text import action_words, number, reworded, verdict_text
+from trimtab.report.wording import capital, final_loss
+from trimtab.text import action_values, action_words, number, plain, reworded, verdict_text
 
 __all__ = ["cost_sentence", "saved_of", "saved_sentence"]
+
+_ONLY_FOR_RECORD = frozenset({"num_samples", "lr_from_step"})
+_AGAIN = re.compile(r", again after \S+ [\d.]+")
+_CLEAR_RISE = 0.1
+"""A loss that rose by a smaller share of itself is not told as a rise. Ours."""
 
 
 def saved_sentence(account: RunAccount) -> str:
     """Return what was dealt with and how the run stands; empty where no guard acted."""
     done = answers(account)
     if not done:
-        return ""
+        return _told_by_the_journal(account)
     past = resolved(account)
     dealt = [i for i in done if i in past]
     open_ = len(done) - len(dealt)
@@ -43,17 +49,64 @@ def saved_of(account: RunAccount, ia: IncidentAccount, events: tuple[Event, ...]
     What would have been without them is not known without a run beside it, and is not claimed:
     the sentence has how far the loss went, what was done, and where it stands now.
     """
-    incident, axis = ia.incident, axis_word(account.record)
-    what = reworded(incident.headline).split(" · ")[0]
-    since = f"{what} at {axis} {number(incident.onset)}{_worst(account.record, ia)}"
+    return _saved(
+        account.record, ia.incident.headline, ia.incident.onset, _worst(account.record, ia), events
+    )
+
+
+def _told_by_the_journal(account: RunAccount) -> str:
+    """Return the same of what the guard saw and the rows do not show, such as a setting."""
+    opened: Event | None = None
+    answered: list[Event] = []
+    for event in account.events:
+        if event.event == "incident" and event.data.get("state") == "open":
+            opened, answered = event, []
+        elif event.event in ("action", "outcome") and opened is not None:
+            answered.append(event)
+    if opened is None or not any(e.event == "action" for e in answered):
+        return ""
+    return _saved(account.record, opened.data.get("headline"), opened.step, "", answered)
+
+
+def _saved(
+    record: RunRecord, headline: object, onset: float, worst: str, events: Sequence[Event]
+) -> str:
+    axis = axis_word(record)
+    what = _AGAIN.sub("", reworded(headline).split(" · ")[0])
+    since = f"{capital(what)} at {axis} {number(onset)}{worst}."
     worked = [e for e in events if e.event == "outcome" and e.data.get("verdict") == "worked"]
     action = next((e for e in reversed(events) if e.event == "action"), None)
-    deed = "" if action is None else action_words(action.step, action.data)
+    deed = "Its branch was given up" if action is None else capital(_deed(action))
     said = verdict_text(worked[-1].data)[1] if worked else ""
-    proof = f"; {said}" if said else ""
-    last = final_loss(account.record)
+    proof = f"; since then {said}" if said else ""
+    last = final_loss(record)
     now = "" if last is None else f" The loss is {number(last[1])} at {axis} {number(last[0])}."
-    return f"{since}; {deed or 'its branch was given up'}{proof}.{now}"
+    return f"{since} {deed}{proof}.{now}"
+
+
+def _deed(action: Event) -> str:
+    """Return what an action did, as a sentence in the past: `rolled back to step 880, ...`."""
+    values = action.data.get("values")
+    if not isinstance(values, Mapping) or "to_step" not in values:
+        return action_words(action.step, action.data)
+    known = dict(values)
+    parts = [f"rolled back to step {_said(known.pop('to_step'))}"]
+    samples = known.pop("skip_samples", None)
+    if isinstance(samples, list | tuple) and len(samples) == 2:
+        parts.append(f"left out samples {_said(samples[0])} to {_said(samples[1])}")
+    factors = {known.pop(key, None) for key in ("lr_factor", "factor")} - {None, 1}
+    parts += [f"multiplied the learning rate by {_said(f)}" for f in factors]
+    if known.get("lr_limit") is not None:
+        parts.append(f"held the learning rate at {_said(known.pop('lr_limit'))}")
+    put_back = plain(known.pop("put_back", None), limit=120).replace("_", " ")
+    known = {k: v for k, v in known.items() if k not in _ONLY_FOR_RECORD and v is not None}
+    rest = action_values(known)
+    said = " and ".join((", ".join(parts[:-1]), parts[-1]) if parts[1:] else parts)
+    return said + (f", with {put_back}" if put_back else "") + (f" ({rest})" if rest else "")
+
+
+def _said(value: object) -> str:
+    return number(value) if isinstance(value, int | float) else plain(value, limit=80)
 
 
 def _worst(record: RunRecord, ia: IncidentAccount) -> str:
@@ -72,7 +125,11 @@ def _worst(record: RunRecord, ia: IncidentAccount) -> str:
         return ""
     if not np.isfinite(values).all():
         return ", and the loss was not finite"
-    return f", and the loss reached {number(float(values.max()))}"
+    before = loss.finite_rows(slice(rows.start, start))[-1:]
+    level, top = loss.values[before], float(values.max())
+    if len(level) and top - float(level[0]) <= _CLEAR_RISE * abs(float(level[0])):
+        return ""
+    return f", and the loss reached {number(top)}"
 
 
 def cost_sentence(account: RunAccount) -> str:
@@ -96,7 +153,7 @@ def cost_sentence(account: RunAccount) -> str:
     took = f"; {_span(seconds)} of training" if seconds > 0 else ""
     return (
         f"{number(round(steps))} {axis}s given up, {steps / executed:.1%} of the"
-        f" {number(round(executed))} run{within}{took}."
+        f" {number(round(executed))} that were run{within}{took}."
     )
 
 

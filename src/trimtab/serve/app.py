@@ -26,9 +26,8 @@ from trimtab.serve.library import MAX_RUNS, Library, Run
 from trimtab.serve.overlay import overlay
 from trimtab.version import __version__
 
-__all__ = ["LOOPBACK", "make_app"]
+__all__ = ["make_app"]
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_OVERLAID = 64
 """Runs in one picture; nobody tells more lines apart."""
 MAX_COLUMNS = 4_000
@@ -230,7 +229,6 @@ class _Pages:
         head = (
             f'<p class="facts"><strong>{text(run.title)}</strong>'
             f"<span>{text(run.judged.state)}</span></p>"
-            f'<h1 class="{text(run.judged.standing)}">Incident {letter}</h1>'
             f'<p class="links">{" · ".join(links)}</p>'
         )
         back = f'<a href="/run/{run.id}">this run</a>'

@@ -25,7 +25,7 @@ from trimtab.record import RunRecord
 from trimtab.supervise.resume import LaunchFlags, data_flags, rate_of
 
 __all__ = [
-    "ExpectedCost",
+    "ExpectedSteps",
     "Judged",
     "LossBefore",
     "NumberJudge",
@@ -94,7 +94,7 @@ class NumericAnswer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ExpectedCost:
+class ExpectedSteps:
     """Expected steps of every device that two ways cost."""
 
     go: float
@@ -102,7 +102,7 @@ class ExpectedCost:
     text: str
 
 
-def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> ExpectedCost:
+def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> ExpectedSteps:
     """Return what going back now and waiting once more are expected to cost, in steps.
 
     go = lost + start; wait = patience + heals * 2 lasted + (1 - heals) go: what heals takes as long
@@ -121,7 +121,7 @@ def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) 
         f" {policy.patience_steps} + {answer.heals:.2f} x {2 * answer.lasted} +"
         f" {1 - answer.heals:.2f} x {go:.0f} = {wait:.0f}"
     )
-    return ExpectedCost(go=go, wait=wait, text=text)
+    return ExpectedSteps(go=go, wait=wait, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -346,7 +346,8 @@ class NumberJudge(threading.Thread):
         self._watcher = Watcher(
             path,
             lambda: read_newest(path),
-            lambda record: account_or_fault(record, str(path), hindsight=False, tester=tester),
+            # What it says is acted on: nothing that may be taken back.
+            lambda record, _: account_or_fault(record, str(path), hindsight=False, tester=tester),
             hang_factor=0.0,
         )
 

@@ -17,6 +17,7 @@ from types import FrameType
 from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.approvals import Mailbox, Said, mailbox_of
 from trimtab.chronicle.journal import Journal, read_journal
+from trimtab.chronicle.launch import write_launch
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.crash.lines import is_finish
@@ -476,7 +477,12 @@ class _Supervisor:
             self._judge.start()
         try:
             if not self._take_over():
-                self._write("start", argv=list(self._job.argv), folder=str(self._job.folder))
+                self._write(
+                    "start",
+                    argv=list(self._job.argv),
+                    folder=str(self._job.folder),
+                    environment=write_launch(self._job.folder, "1.0"),
+                )
                 self._carry_out(Begin())
             while self._status is None:
                 self._wait()

@@ -176,7 +176,8 @@ class Control:
         """Feed from another loader from the next batch on; return the sample id it begins at.
 
         A new epoch begins with it; sample ids, the step and everything else go on. After a rollback
-        to before that id the old data is fed up to it, and the new from there. A loader cannot be
+        to before that id the old data is fed up to it, and the new from there. The journal has the
+        seed of its generator and the hash of the order before it. A loader cannot be
         saved: when the run is resumed, hand the newest one to `Guard(data=...)`; a note says so
         where the order is not the saved one. On several ranks all must call it.
 
@@ -185,10 +186,16 @@ class Control:
                 is given, or the run has ended.
         """
         self._gate.check_reason("change_data", why)
+        before = getattr(self._parts.data, "fingerprint", "")
+        seed = getattr(getattr(loader, "generator", None), "initial_seed", lambda: None)()
         first = self._parts.data.switch(loader)
         self._parts.settings.announce("batch_size", self._parts.state.counters.step, "change_data")
         self._log.note(
-            "change-data", {"first_sample": first, "dataset": type(loader.dataset).__name__}, why
+            "change-data",
+            {"first_sample": first, "dataset": type(loader.dataset).__name__}
+            | ({} if seed is None else {"seed": seed})
+            | ({"order_before": before} if before else {}),
+            why,
         )
         return first
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from trimtab.chronicle.journal import read_journal
 from trimtab.chronicle.journal_check import JournalCheck, check_journal
 from trimtab.chronicle.journal_head import head_path, read_head
+from trimtab.chronicle.launch import write_launch
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ChronicleError, TrimtabError
 from trimtab.guard.recording.environment import layout, reproducibility
@@ -92,7 +93,7 @@ def begin(
         "start",
         step=0,
         settings={**settings, "policy": asdict(parts.policy)},
-        environment=reproducibility(),
+        environment=_environment(parts),
     )
     say(f"recording to {recorder.directory.root} (mode {parts.policy.mode})")
     return None
@@ -199,7 +200,13 @@ def _go_on(
     if done:  # no attempt is begun where nothing is left to do
         say(f"nothing left to do: {step} of {steps} steps done")
         return
-    recorder.event("resume", step=step, checkpoint=resumed.checkpoint, from_attempt=resumed.attempt)
+    recorder.event(
+        "resume",
+        step=step,
+        checkpoint=resumed.checkpoint,
+        from_attempt=resumed.attempt,
+        environment=_environment(parts),
+    )
     state.begin_attempt(
         parent=resumed.attempt,
         parent_step=step,
@@ -208,6 +215,13 @@ def _go_on(
         settings=_sizes(parts),
     )
     say(f"resumed at step {step} from {resumed.checkpoint} (attempt {number})")
+
+
+def _environment(parts: RunContext) -> dict[str, object]:
+    """Return versions, flags, machine and code of this launch; the first rank writes the code."""
+    recorder = parts.recorder
+    told = write_launch(recorder.directory.root, recorder.attempt) if parts.ranks.chief else {}
+    return {**told, **reproducibility()}
 
 
 def _sizes(parts: RunContext) -> dict[str, object]:

@@ -35,12 +35,12 @@
     const box = el("input", { type: "checkbox", "aria-label": `choose ${r.title}` });
     box.checked = state.chosen.has(r.id);
     box.addEventListener("change", () => { if (box.checked) state.chosen.add(r.id); else state.chosen.delete(r.id); chosen(); });
-    const what = r.state === "error" ? "unreadable" : r.state === "reading" ? "reading…" : r.state === "judging" ? "judging…" : r.verdict.replace("-", " ");
+    const what = r.state === "error" ? "unreadable" : r.state === "reading" ? "reading…" : r.state === "judging" ? "judging…" : r.standing === "good" && r.verdict === "incident" ? "past incident" : r.verdict.replace("-", " ");
     const tone = r.state === "error" ? "warning" : r.standing;
     const worst = r.incidents.find((i) => i[1] !== "info");
     const said = r.state === "error" ? r.error : r.said;
     const link = worst && r.state !== "error" ? el("a", { href: `/run/${r.id}/incident/${worst[0]}` }, said) : el("span", {}, said);
-    const saved = r.saved ? el("div", { class: "quiet" }, `saved: ${r.saved}`) : null;
+    const saved = r.saved ? el("div", { class: "quiet" }, `guard: ${r.saved}`) : null;
     return el("tr", { "data-run": r.id }, el("td", {}, box),
       el("td", { class: "name" }, el("a", { href: `/run/${r.id}` }, r.title)),
       el("td", { class: `state ${tone}` }, what), el("td", { class: "said" }, link, saved),

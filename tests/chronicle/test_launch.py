@@ -1,0 +1,72 @@
+"""What a launch is recorded with: machine, packages, commit, and the code as it lay there."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trimtab.chronicle.launch import write_launch
+from trimtab.cli import main
+
+SCRIPT = """
+import json, sys
+from pathlib import Path
+from trimtab.chronicle.journal import Journal
+from trimtab.chronicle.launch import write_launch
+
+run, number = Path(sys.argv[1]), sys.argv[2]
+parent = {"parent": "1.0", "parent_step": 5} if number != "1.0" else {"parent": None}
+told = write_launch(run, number)
+journal = Journal(run / "journal.jsonl")
+journal.append("resume" if number != "1.0" else "start", attempt=number, step=0, environment=told)
+journal.append("attempt", attempt=number, step=0, number=number, settings={"lr": 1}, **parent)
+"""
+
+
+def git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", str(folder), *arguments],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+@pytest.mark.slow
+@pytest.mark.covers("S162", "S252")
+def test_a_start_has_commit_and_diff_and_a_changed_file_shows_between_two(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, run = tmp_path / "code", tmp_path / "run"
+    code.mkdir()
+    run.mkdir()
+    (code / "train.py").write_text(SCRIPT)
+    git(code, "init", "--quiet")
+    git(code, "add", ".")
+    git(code, "commit", "--quiet", "-m", "first")
+    subprocess.run([sys.executable, "train.py", str(run), "1.0"], cwd=code, check=True)
+    (code / "train.py").write_text(SCRIPT + "# lr lowered, api_key=9f8e7d6c5b4a39281706\n")
+    (code / "new.yaml").write_text("lr: 0.1\n")
+    subprocess.run([sys.executable, "train.py", str(run), "1.1"], cwd=code, check=True)
+    lines = (run / "journal.jsonl").read_text().splitlines()
+    starts = [json.loads(line)["environment"] for line in lines if "hosts" in line]
+    assert len(starts) == 2
+    for told in starts:  # every start record has the fingerprint
+        assert {"hosts", "packages", "numpy", "commit"} <= told.keys()
+        assert told["commit"] == git(code, "rev-parse", "HEAD")
+    diff = (run / "launch" / "1.1" / "code.diff").read_text()
+    assert "+# lr lowered" in diff
+    assert "+lr: 0.1" in diff
+    assert "9f8e7d6c" not in diff  # secrets are masked
+    assert not (run / "launch" / "1.0" / "code.diff").exists()
+    assert "numpy==" in (run / "launch" / "1.0" / "packages.txt").read_text()
+    assert main(["chronicle", str(run), "--diff", "1.0", "1.1"]) == 0
+    out = capsys.readouterr().out
+    assert "code/train.py  as committed → " in out
+    assert "code/new.yaml  as committed → " in out
+
+
+def test_a_launch_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Path) -> None:
+    (tmp_path / "launch").write_text("in the way")
+    assert "not written" in write_launch(tmp_path, "1.0")["launch_files"]
