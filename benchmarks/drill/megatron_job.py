@@ -1,7 +1,7 @@
 """Megatron-LM played: its log lines, its checkpoints and its flags around a small linear model.
 
 The rate of the checkpoint stays in force unless `--override-opt_param-scheduler` is given, as
-there; `--iterations-to-skip` consumes the data and makes no update.
+there; `--iterations-to-skip` consumes the data, makes no update and prints nothing.
 """
 
 import argparse
@@ -44,6 +44,8 @@ def main() -> None:
     truth = np.random.default_rng(0).normal(size=(WIDTH, CLASSES)) * 0.6
     while step < args.train_iters:
         step += 1
+        if step in args.iterations_to_skip:
+            continue  # its data is consumed: no update, no line and no save, as in Megatron's loop
         began = time.monotonic()
         rng = np.random.default_rng([1, step])
         data = rng.normal(size=(32, WIDTH))
@@ -53,8 +55,7 @@ def main() -> None:
             once.touch()
         loss, gradient = _loss(weights, data, labels)
         norm = float(np.linalg.norm(gradient))
-        if step not in args.iterations_to_skip:
-            weights = weights - rate * gradient
+        weights = weights - rate * gradient
         time.sleep(0.1)
         _log(step, args.train_iters, loss, norm, rate, time.monotonic() - began)
         if step == args.fault_at and args.fault in ("crash", "hang", "nan") and not once.exists():

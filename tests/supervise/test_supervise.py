@@ -339,6 +339,14 @@ def test_broken_numbers_are_answered_by_the_rate_before_the_first_sign(run: Run)
 
 
 @pytest.mark.slow
+def test_a_run_that_is_done_before_anyone_looked_goes_back_from_nan(run: Run) -> None:
+    done = numeric(run, "act", "+--steps", "+170")
+    assert done.returncode == 0
+    assert [start[1] for start in run.starts] == ["0", "140"]
+    assert b"nan" not in done.stdout.splitlines()[-2]
+
+
+@pytest.mark.slow
 def test_a_change_that_the_first_rows_do_not_show_stops_the_run(run: Run) -> None:
     done = numeric(run, "act", "+--deaf", "+--steps", "+6000")
     assert done.returncode == 3

@@ -30,6 +30,7 @@ from trimtab.supervise.state import (
     Finish,
     JobState,
     NewStep,
+    Numeric,
     Tick,
     WriteDown,
 )
@@ -192,6 +193,14 @@ def test_the_policy_may_keep_restarts_to_a_person() -> None:
 def test_a_command_that_is_done_is_done() -> None:
     _, commands = update(SETTINGS, running(), Ended(at=30.0, ending=ending_of((), 0)))
     assert commands[-1] == Finish(status=0)
+
+
+def test_a_command_that_is_done_with_weights_that_are_not_finite_goes_back() -> None:
+    broken = AttemptEnd(crash_class="numeric", who="numeric", why="NaN")
+    numeric = Numeric(at=30.0, ending=broken, before=10.0, rate_factor=1.0)
+    done = Ended(at=30.0, ending=ending_of((), 0), numeric=numeric)
+    state, _ = update(SETTINGS, running(), done)
+    assert (state.phase, state.before) == ("waiting", 10.0)
 
 
 def test_the_flags_of_a_framework_name_the_checkpoint_and_the_rate() -> None:

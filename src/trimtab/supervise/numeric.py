@@ -87,6 +87,8 @@ class NumericAnswer:
     """Whether patience is over; else it is answered only where waiting would be dearer."""
     heals: float = 0.0
     """Probability that it passes by itself, by its diagnosis."""
+    lasting: bool = False
+    """Whether no later step heals it."""
     from_start: bool = False
     """Whether the attempt broke, for good, in its first rows: the state that it loaded may be."""
 
@@ -174,6 +176,7 @@ def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
             lasted=lasted,
             due=due,
             heals=0.0 if broken else _heals(told),
+            lasting=broken,
             from_start=broken and _rows_into(record, incident.onset_row) < policy.patience_steps,
         )
     return None

@@ -282,8 +282,13 @@ class _Supervisor:
                     self._alarm_for(told.kind, told.severity, told.headline)
         return judged
 
-    def _numeric(self, account: RunAccount) -> Numeric | None:
-        """Return the answer to broken numbers; None: wait, or not allowed, which is said once."""
+    def _numeric(self, account: RunAccount, *, broken_only: bool = False) -> Numeric | None:
+        """Return the answer to broken numbers; None: wait, or not allowed, which is said once.
+
+        Args:
+            account: What was judged.
+            broken_only: Whether only what no later step heals is answered.
+        """
         state = self._state
         launched = 1.0 if state.numeric_restarts else self._launched
         answer = (
@@ -291,7 +296,7 @@ class _Supervisor:
             or self._not_held(account.record)
             or raised_start(account.record, self._policy, launched)
         )
-        if answer is None:
+        if answer is None or (broken_only and not answer.lasting):
             return None
         by_step = answer.axis == "step"
         # What broke right after it was loaded may have been saved broken.
@@ -821,8 +826,13 @@ class _Supervisor:
         self._tell_alarms()
         numeric = None
         ours = self._state.asked or self._state.stopping_for is not None
-        if ending.who == "numeric" and account is not None and not ours:
-            numeric = self._numeric(account)
+        done = not ending.crash_class
+        if account is not None and not ours and (done or ending.who == "numeric"):
+            # Done with weights that are not finite is not done.
+            numeric = self._numeric(account, broken_only=done)
+        if numeric is not None and numeric.ask:
+            self._say(f"{numeric.what}: not done, a person must allow it; the command has ended")
+            numeric = None
         return replace(event, at=time.monotonic(), ending=ending, numeric=numeric)
 
     def _members(self) -> list[int]:

@@ -333,7 +333,7 @@ def _ended(
             WriteDown(event="end", data={"why": why, "status": event.ending.status}),
             Finish(status=event.ending.status),
         )
-    if ours is None and not ending.crash_class:
+    if ours is None and not ending.crash_class and event.numeric is None:
         return replace(state, phase="done"), (
             WriteDown(event="end", data={"why": ending.why, "status": 0}),
             Finish(status=0),
