@@ -32,7 +32,7 @@ PYTEST := OMP_NUM_THREADS=1 $(PY) -m pytest --numprocesses $(JOBS) --dist workst
 , := ,
 say = @printf '\033[1m%s\033[0m\n' '$(1)'
 
-.PHONY: help setup demo examples test test-slow bench accept fuzz lint house docs pictures checklist clean
+.PHONY: help setup demo examples test test-slow test-failed bench accept fuzz lint house docs pictures checklist clean
 .DEFAULT_GOAL := help
 
 help:  ## list the targets
@@ -88,6 +88,12 @@ test: lint  ## lint, then every test that takes less than about 5 s
 test-slow: $(READY)  ## the tests that take longer: whole runs, kills, benchmarks in small
 	$(call say,Slow tests: whole training runs; tens of minutes on two cores.)
 	@$(PYTEST) -m slow
+
+test-failed: $(READY)  ## the tests that failed last time, at most three of them, one after the other
+	$(call say,Tests that failed$(,) again and alone.)
+	@n=$$($(PY) -c 'import json; print(len(json.load(open(".pytest_cache/v/cache/lastfailed"))))' 2>/dev/null || echo no); \
+	case $$n in 1|2|3) ;; *) echo "$$n tests are known to have failed: not run again"; exit 1;; esac
+	@OMP_NUM_THREADS=1 $(PY) -m pytest --last-failed -v
 
 bench: $(READY)  ## trimtab beside the published rules of others on made-up runs, what the guard costs per step, how fast logs are read and a long report opens
 	$(call say,Bench: what trimtab and the rules of others catch$(,) and what noise alone sets off. SEEDS=N for fewer.)

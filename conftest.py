@@ -30,3 +30,5 @@ collect_ignore_glob = [
     if not find_spec(package)
     for pattern in patterns
 ]
+# A script that reads its command line at its top, as the scripts it stands for do.
+collect_ignore_glob.append("benchmarks/drill/nanogpt_job.py")

@@ -35,6 +35,7 @@ from benchmarks.detect import detect
 from benchmarks.leave_out import left_out_text, score_left_out
 from benchmarks.live_replay import live_text, replay_live
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
+from benchmarks.manifest import read_manifest
 from benchmarks.noise import measure_noise
 from benchmarks.peers.table import UNFED
 from benchmarks.predictions import Prediction, write_predictions
@@ -109,7 +110,7 @@ def _add_detect(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     parser.add_argument(
         "--live",
         action="store_true",
-        help="also replay the logs without hindsight: delays, alerts withdrawn, alarms a week",
+        help="only replay the logs as they grew: delays, alerts withdrawn, alarms a week",
     )
     parser.set_defaults(run=_detect)
 
@@ -214,6 +215,14 @@ def _scan(arguments: argparse.Namespace) -> int:
 
 def _detect(arguments: argparse.Namespace) -> int:
     progress = _Progress()
+    if arguments.live:
+        live = replay_live(arguments.corpus, read_manifest(arguments.corpus), say=progress.say)
+        progress.end()
+        if arguments.json:
+            print_json({"schema": 1, "live": dataclasses.asdict(live)})
+        else:
+            print(live_text(live))
+        return 0
     found = detect(arguments.corpus, say=progress.say)
     if arguments.write_predictions:
         _write(arguments.write_predictions, found.own.predictions)
@@ -226,15 +235,12 @@ def _detect(arguments: argparse.Namespace) -> int:
     left_out = None
     if arguments.leave_out:
         left_out = score_left_out(arguments.corpus, found.runs, say=progress.say)
-    live = replay_live(arguments.corpus, found.runs, say=progress.say) if arguments.live else None
     progress.end()
     if not arguments.json:
         console = Console(highlight=False, markup=False, soft_wrap=True)
         console.print(detection_text(found))
         if left_out is not None:
             console.print(left_out_text(left_out))
-        if live is not None:
-            console.print(live_text(live))
         if validation is not None:
             console.print(cross_validation_text(validation))
         return 0
@@ -261,8 +267,6 @@ def _detect(arguments: argparse.Namespace) -> int:
         document["cross_validation"] = dataclasses.asdict(validation)
     if left_out is not None:
         document["left_out"] = dataclasses.asdict(left_out)
-    if live is not None:
-        document["live"] = dataclasses.asdict(live)
     print_json(document)
     return 0
 

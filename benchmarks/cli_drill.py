@@ -39,6 +39,7 @@ def add(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--around-faults", metavar="NAME", nargs="+", choices=AROUND_FAULTS, default=AROUND_FAULTS
     )
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="of --around, at once")
     parser.add_argument("--seed", metavar="S", type=int, default=100, help="of the soak")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(run=_run)
@@ -53,7 +54,12 @@ def _run(arguments: argparse.Namespace) -> int:
             tell(soak_text(soaked))
         return 0 if soaked.finished and soaked.same_bits and not soaked.twice else 1
     if arguments.around:
-        seen = around(arguments.around, arguments.around_faults, limit_s=arguments.limit)
+        seen = around(
+            arguments.around,
+            arguments.around_faults,
+            limit_s=arguments.limit,
+            jobs=arguments.jobs,
+        )
         if arguments.json:
             print_json({"schema": 1, "results": [dataclasses.asdict(a) for a in seen]})
         else:

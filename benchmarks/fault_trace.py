@@ -284,7 +284,12 @@ class _Play:
         self._went(kind, host, commands, reached)
 
     def _hang(self) -> tuple[Command, ...]:
-        """Let time pass until the supervisor's own limit is over."""
+        """Let time pass until the supervisor's own limit is over.
+
+        The trace is played in strides; the job itself logs each step, and that is its pace.
+        """
+        steps = replace(self._state.pace, gaps=(self._trace.step_s,) * 50, long=())
+        self._state = replace(self._state, pace=steps)
         limit = self._state.pace.limit_s(self._settings, "") or 0.0
         self._now += limit + self._settings.look_every_s
         commands = self._tell(Tick(at=self._now, heard=0.0))
@@ -352,7 +357,7 @@ def trace_text(played: Played) -> str:
         f" {100 * woken / num:.2f} woken per 100, {played.rightly} of {woken} rightly",
         f"  trace    {trace.source}",
         f"  assumed  step {trace.step_s:g} s · start {costs.start_s:g} s · save {costs.save_s:g} s"
-        f" · a hung job is gone after {costs.stop_s:g} s · numeric faults run"
+        f" · each step is logged · a hung job is gone after {costs.stop_s:g} s · numeric faults run"
         f" {costs.unseen_steps} steps",
         f"  measured by the drill: a dead process is seen after {number(costs.detect_s)} s",
         f"  MTBF     {trace.days:g} x 86400 / {num} = {number(mtbf)} s; saves every"

@@ -19,10 +19,10 @@ import numpy as np
 import torch
 
 from benchmarks.guard_cost import BLOCK_STEPS, block_ratios, interval
+from benchmarks.interleave import Paced, time_in_turns
 from benchmarks.peer_monitors import PEERS, is_installed
 from benchmarks.trainer_loops import LOOPS, Loop, TrainingPlace
 from trimtab.lab.config import ModelConfig
-from trimtab.lab.interleave import Paced, time_in_turns
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import load_text
 from trimtab.lab.train import build

@@ -1,5 +1,7 @@
-"""Skips for what a machine lacks (torch, a GPU, a browser), and the two hypothesis profiles."""
+"""Skips for what a machine lacks (torch, a GPU, a browser), the two hypothesis profiles, and steps
+whose length does not depend on what else the machine does."""
 
+import sys
 from collections.abc import Generator
 from functools import cache
 from importlib.util import find_spec
@@ -44,6 +46,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
         if item.get_closest_marker("browser") and not has_browser():
             item.add_marker(pytest.mark.skip(reason=f"needs one of {', '.join(NAMES)}"))
+
+
+@pytest.fixture(autouse=True)
+def even_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give guarded runs of this process steps of one length, whatever else the machine does."""
+    if "trimtab.guard.loop.assembly" in sys.modules:
+        from tests.guard.even_steps import EvenClock
+
+        monkeypatch.setattr("trimtab.guard.loop.assembly.StepClock", EvenClock)
 
 
 @pytest.hookimpl(wrapper=True)

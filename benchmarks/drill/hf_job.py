@@ -43,7 +43,7 @@ class DrillArguments:
 
 
 class Windows(Dataset[dict[str, Tensor]]):
-    """Windows of text; what is fed while `broken` exists is one byte, over and over."""
+    """Windows of text; those of `bad` are random bytes."""
 
     def __init__(self, num: int, seed: int) -> None:
         folder = Path(sysconfig.get_paths()["stdlib"])
@@ -60,7 +60,7 @@ class Windows(Dataset[dict[str, Tensor]]):
         start = self.starts[index]
         row = self.text[start : start + CONTEXT].astype(np.int64)
         if index in self.bad:
-            row = np.full(CONTEXT, index % 7)
+            row = np.random.default_rng(index).integers(0, 256, CONTEXT)
         tokens = torch.from_numpy(row)
         return {"input_ids": tokens, "labels": tokens}
 
@@ -79,7 +79,7 @@ class Faults(TrainerCallback):
         **given: object,
     ) -> None:
         """Take the time of a step, and let the fault happen."""
-        time.sleep(0.08)  # the judge looks every few seconds, as in a run of days
+        time.sleep(0.1)  # the judge looks every few seconds, as in a run of days
         if state.global_step != self.at or self.once.exists():
             return
         self.once.write_text(str(time.time()))

@@ -55,7 +55,7 @@ def main() -> None:
         norm = float(np.linalg.norm(gradient))
         if step not in args.iterations_to_skip:
             weights = weights - rate * gradient
-        time.sleep(0.06)
+        time.sleep(0.1)
         _log(step, args.train_iters, loss, norm, rate, time.monotonic() - began)
         if step == args.fault_at and args.fault in ("crash", "hang", "nan") and not once.exists():
             once.touch()

@@ -4,6 +4,7 @@ python nanogpt_job.py --out_dir=OUT --max_iters=300 --learning_rate=1e-3 [--init
 """
 
 import json
+import math
 import os
 import signal
 import sys
@@ -23,6 +24,8 @@ block_size = 32
 n_embd = 48
 max_iters = 400
 learning_rate = 1e-2
+lr_decay_iters = 400
+min_lr = 1e-4
 init_from = "scratch"
 fault = ""
 fault_at = 130
@@ -82,7 +85,8 @@ once = out.parent / "happened"
 generator = torch.Generator().manual_seed(1337)
 while iter_num <= max_iters:
     for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+        share = min(iter_num / lr_decay_iters, 1.0)
+        group["lr"] = min_lr + 0.5 * (1 + math.cos(math.pi * share)) * (learning_rate - min_lr)
     began = time.time()
     if iter_num % eval_interval == 0:
         val = estimate_loss()
@@ -100,7 +104,7 @@ while iter_num <= max_iters:
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     optimizer.step()
-    time.sleep(0.06)
+    time.sleep(0.1)
     print(
         f"iter {iter_num}: loss {loss.item():.4f}, time {(time.time() - began) * 1e3:.2f}ms, mfu -100.00%",
         flush=True,

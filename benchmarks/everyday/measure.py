@@ -4,7 +4,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import trimtab
@@ -13,7 +13,9 @@ from benchmarks.everyday.formats import formats_of, write_log
 from benchmarks.everyday.reference import reference_power
 from benchmarks.everyday.runs import make_healthy
 from trimtab.analysis.account import IncidentAccount, RunAccount
-from trimtab.analysis.source import account_of
+from trimtab.analysis.assemble import make_account
+from trimtab.errors import ReadError
+from trimtab.monitor.follower import HELD_ROWS, Watcher, first_rows
 
 __all__ = ["LENGTHS", "EverydayCase", "EverydayOutcome", "cases_of", "measure", "measure_all"]
 
@@ -47,7 +49,7 @@ class EverydayOutcome:
     """Of the reference test."""
     alarmed: bool
     live: bool
-    """Alarmed without hindsight too."""
+    """Alarmed by `watch` before the log stood still."""
     right_cause: bool
     cause: str
     """First cause of the first alarm at the fault; empty without one."""
@@ -90,7 +92,7 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             account = trimtab.analyze(write_log(faulty, name, Path(folder))).runs[0]
-            live = _alarms(_live(Path(folder), write_log(faulty, name, Path(folder))), row)
+            live = _alarms(_live(write_log(faulty, name, Path(folder))), row)
             # A format that cannot hold the twin's extra signals is not asked to.
             held = name if name in formats_of(twin) else "csv"
             quiet = trimtab.analyze(write_log(twin, held, Path(folder))).runs[0]
@@ -115,9 +117,14 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
     return found
 
 
-def _live(folder: Path, path: Path) -> RunAccount:
-    """Return the account of a log as `watch` judges it: without later rows."""
-    return account_of(trimtab.read(path)[0], str(folder), hindsight=False)
+def _live(path: Path) -> RunAccount:
+    """Return the last row's account with what `watch` has told by then of a log that grows."""
+    record = trimtab.read(path)[0]
+    watcher = Watcher(path, lambda: record, lambda *_: ReadError("not asked"))
+    for rows in (1, record.num_rows - HELD_ROWS, record.num_rows):
+        watcher.take(make_account(first_rows(record, rows), grows=True, self_test=False))
+    assert watcher.account is not None
+    return replace(watcher.account, incidents=tuple(told for _, told in watcher.incidents))
 
 
 def _alarms(account: RunAccount, row: int) -> tuple[list[IncidentAccount], list[IncidentAccount]]:

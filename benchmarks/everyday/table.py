@@ -50,8 +50,8 @@ def everyday_text(outcomes: Sequence[EverydayOutcome], *, missed: bool = False) 
     t = totals(outcomes)
     lines.append(
         f"{len(FAULTS)} faults, {t['cases']} cases and as many twins; the reference test tells"
-        f" {t['tellable']} with power {MIN_POWER:g}: alarmed {t['alarmed']:.3f}, without hindsight"
-        f" {t['live']:.3f}, right first cause {t['right_cause']:.3f}; twins silent"
+        f" {t['tellable']} with power {MIN_POWER:g}: alarmed {t['alarmed']:.3f}, before the log"
+        f" stood still {t['live']:.3f}, right first cause {t['right_cause']:.3f}; twins silent"
         f" {t['twins_silent']:.3f}"
     )
     return "\n".join(lines)

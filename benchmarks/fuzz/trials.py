@@ -39,7 +39,7 @@ from trimtab.report.terminal import render_terminal
 
 __all__ = ["TRIALS"]
 
-_COMMAND_EVERY = 20
+_COMMAND_EVERY = 200
 """The command line, which is slow beside the reading, is tried on one of so many inputs."""
 
 

@@ -21,6 +21,7 @@ from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.endings import as_it_ended, place_text
 from trimtab.detectors.kind_places import KindPlace, kind_places
+from trimtab.detectors.suspect_change import SUSPECT_CHANGES
 from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
@@ -460,7 +461,9 @@ def _incident(
     onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
     worst = max(group, key=lambda f: severity_rank(f.severity)).severity
     last = _end(group)
-    precursors = _precursors(onset.onset_row, group, around, record)
+    # when such a change came is known to the row: what else was odd before did not lead to it
+    known = lead.detector in SUSPECT_CHANGES
+    precursors = () if known else _precursors(onset.onset_row, group, around, record)
     first = min(precursors, key=lambda f: f.onset_row) if precursors else None
     taken = set(map(id, group))
     members = [*group, *(f for f in precursors if id(f) not in taken)]
@@ -539,6 +542,8 @@ def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
     What other signals said before trouble of the loss is its first sign, not its onset, and a
     block-wise finding dates an onset to a block, where a row-wise one knows better.
     """
+    if lead.detector in SUSPECT_CHANGES:
+        return (lead,)
     dating = [f for f in group if lead.signal != "loss" or f.signal == "loss"]
     # What a jump of a setting did begins after it.
     dating = [f for f in dating if f.kind != "setting-jump" or lead.kind == f.kind]

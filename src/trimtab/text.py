@@ -137,6 +137,16 @@ def number(value: object, *, digits: int = 4) -> str:
     return re.sub(r"e([+-])0*(\d+)", lambda m: f"e{'-' if m[1] == '-' else ''}{m[2]}", text)
 
 
+def sigmas(z: float, *, sign: str = "") -> str:
+    """Return a distance in robust standard deviations; one beyond all meaning in short.
+
+    Example:
+        >>> sigmas(12.4), sigmas(12.4, sign="+"), sigmas(6.7449e300)
+        ('12 sigma', '+12 sigma', '6.7e+300 sigma')
+    """
+    return f"{z:{sign}.0f} sigma" if abs(z) < 1e6 else f"{z:{sign}.2g} sigma"
+
+
 def signal_label(name: str) -> str:
     """Return the name of a signal in words: `grad_norm` -> `grad norm`."""
     return plain(name).replace("_", " ")

@@ -490,6 +490,30 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Settings that changed before this step without being announced; absent: none.",
     ),
     Signal(
+        name="batch_scale",
+        unit="1",
+        bad="none",
+        doc="Spread of a batch's values over the usual one, recorded where it becomes another.",
+    ),
+    Signal(
+        name="loss_factor",
+        unit="1",
+        bad="none",
+        doc="By what the loss is multiplied since this step; -1: its sign has turned.",
+    ),
+    Signal(
+        name="trained_share",
+        unit="1",
+        bad="none",
+        doc="Share of the trained tensors that still are, recorded where most are frozen at once.",
+    ),
+    Signal(
+        name="rate_over_peak",
+        unit="1",
+        bad="none",
+        doc="Rate over its earlier peak, recorded where it climbs far beyond that.",
+    ),
+    Signal(
         name="perplexity",
         unit="1",
         bad="up",

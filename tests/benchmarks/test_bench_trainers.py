@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from benchmarks import trainer_cost
+from benchmarks.interleave import Paced, time_in_turns
 from benchmarks.peer_monitors import is_installed
 from benchmarks.trainer_loops import LOOPS, Loop, TrainingPlace
 from tests.guard.tiny import events_of, rows_of
 from trimtab.lab.config import ModelConfig
-from trimtab.lab.interleave import Paced, time_in_turns
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import load_text
 from trimtab.lab.train import build

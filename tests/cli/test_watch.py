@@ -106,7 +106,7 @@ def test_piece_by_piece_comes_to_the_verdict_of_the_whole(
     assert notices[0]["event"] == "waiting"
     stopped = notices[-1]
     assert stopped["event"] == "stopped"
-    offline = account_of(read_run(whole), str(whole), hindsight=False)
+    offline = account_of(read_run(whole), str(whole))
     wanted = {(ia.incident.kind, ia.incident.onset_row) for ia in offline.incidents}
     assert {(i["kind"], i["onset_row"]) for i in stopped["incidents"]} == wanted
     assert len(wanted) >= 2
@@ -454,7 +454,8 @@ def test_half_a_number_at_the_end_is_not_believed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / "train.csv"
-    rows = [f"{s},{2.5 + 0.01 * (s * 37 % 11 - 5):.6f}\n" for s in range(1, 401)]
+    noise = np.random.default_rng(0).normal(0, 0.03, 401)
+    rows = [f"{s},{2.5 + noise[s]:.6f}\n" for s in range(1, 401)]
     rows[300] = "301,25000000.1\n"
     path.write_text("step,loss\n" + "".join(rows[:300]))
     last = rows[399].strip()
@@ -498,7 +499,7 @@ def test_nothing_is_read_again_while_nothing_changes(
     scene = Scene(start=path.stat().st_mtime)
     scene.happenings = [scene.wait(1)] * 10
     follow(path, scene)
-    assert len(reads) == 1
+    assert len(reads) == 2  # and once as a log that stands still
 
 
 def test_inspect_follow_stops_when_idle(run: Run, tmp_path: Path) -> None:

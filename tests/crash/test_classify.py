@@ -244,9 +244,9 @@ def test_long_input_is_bounded() -> None:
     lines = [" ".join(random.choices(words, k=random.randint(1, 60))) for _ in range(5000)]
     lines += ["CUDA " * 200_000, "a" * 1_000_000 + "Error: x"]
     classify(lines[:50])
-    start = time.perf_counter()
+    start = time.process_time()
     classify(lines)
-    assert time.perf_counter() - start < 3, "seconds for 5,000 hostile lines"
+    assert time.process_time() - start < 3, "seconds for 5,000 hostile lines"
 
 
 def test_colour_is_no_part_of_a_wording() -> None:

@@ -44,6 +44,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "setting-change": frozenset(),
     "unannounced-change": frozenset(),
     "after-change": frozenset(),
+    "suspect-change": frozenset(),
     "never-learns": frozenset(),
     "rate-ended": frozenset(),
     "overfitting": frozenset(),

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.batch import BatchDetector
 from trimtab.detectors.contract import Detector, Finding, Row, state_from_json, state_to_json
 from trimtab.detectors.corrupt import CorruptDetector
+from trimtab.detectors.judge import judge_record
 from trimtab.detectors.saturation import SaturationDetector
 from trimtab.incidents import group_findings
 from trimtab.record import RecordBuilder
@@ -217,3 +218,15 @@ def test_batches_that_were_odd_before_their_step_speak_for_bad_data() -> None:
     assert surer > usual + 0.05
     assert "before their step" in told
     assert "before their step" not in said
+
+
+def test_change_that_is_known_to_the_row_is_not_dated_by_what_was_odd_before() -> None:
+    builder, rng = RecordBuilder("course", "made up"), np.random.default_rng(0)
+    for i in range(260):
+        odd = 1.0 + 3.0 * (i >= 60)
+        values = {"loss": 2 + 0.1 * rng.normal(), "activation_norm": odd + 0.02 * rng.normal()}
+        builder.add(float(i + 1), values | ({"loss_factor": -1.0} if i == 255 else {}))
+    record = builder.build()
+    told = group_findings(record, judge_record(record))
+    found = [x for x in told if x.kind == "setting-jump"]
+    assert [(x.onset_row, x.first_step) for x in found] == [(255, 256.0)]

@@ -104,6 +104,16 @@ def test_a_clock_of_whole_seconds_makes_no_step_slow(tmp_path: Path) -> None:
     assert found.effective > 0.99
 
 
+def test_times_that_jump_by_centuries_are_left_out_and_told(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    rows = steps(1, 60, 0)
+    log.write_text("\n".join([*rows[:50], *(r.replace("2026", "2326") for r in rows[50:])]) + "\n")
+    found = goodput([log])
+    assert found.wall_s == pytest.approx(490)
+    (told,) = found.untold
+    assert "10 times lie 300 years" in told
+
+
 def test_steps_counted_anew_in_each_epoch_are_not_trained_twice(tmp_path: Path) -> None:
     log = tmp_path / "train.log"
     log.write_text(

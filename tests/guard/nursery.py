@@ -8,9 +8,11 @@ from pathlib import Path
 
 import torch
 
+from tests.guard import even_steps
 from tests.guard.tiny import guard_of, make
 
 torch.set_num_threads(1)
+even_steps.hold()
 with tempfile.TemporaryDirectory() as folder:
     s = make()
     for parameter in s.model.parameters():

@@ -27,7 +27,7 @@ POLICY = Policy(
     healing_steps=8,
     verify_steps=16,
     cooldown_steps=16,
-    max_wasted_share=5.0,
+    max_wasted_share=4.0,
     checkpoint_in_background=False,
 )
 
@@ -83,7 +83,7 @@ def test_a_rate_that_the_script_puts_back_is_not_multiplied(tmp_path: Path) -> N
     # and it is held no longer, with a record, once the script is there itself
     (ended,) = [e for e in events_of(o.run, "decision") if "no longer hold" in str(e.data["what"])]
     assert ended.step == back - 1
-    assert any("no longer held at 0.05" in line for line in o.said)
+    assert any("learning rate at 0.05 is held no longer" in line for line in o.said)
     assert (o.verdict["in_force"], o.verdict["lr"], o.guard.lr_factor) == ([], SOUND, 1.0)
     assert "in force" not in o.said[-1]
 

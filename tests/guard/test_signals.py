@@ -118,6 +118,7 @@ def test_the_ledger_is_the_sum_of_the_batch_sizes_through_a_ramp(tmp_path: Path)
 def test_a_sleep_in_one_step_shows_as_that_steps_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.undo()  # the clock that measures, but by a time
     clock = Clock()  # of our own: the machine may be busy
     monkeypatch.setattr("trimtab.guard.state.step_clock.time", clock)
     s = make()

@@ -37,7 +37,7 @@ def acted(scenario: Scenario, text: Text, run: Path, **settings: Any) -> Outcome
         "trial_steps": 24,
         "patience_steps": 4,
         "healing_steps": 0,
-        "max_wasted_share": 10.0,
+        "max_wasted_share": 1.0,
         "verify_steps": 16,
         "cooldown_steps": 16,
     }

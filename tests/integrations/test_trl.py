@@ -151,7 +151,7 @@ def test_sft_with_a_loss_of_its_own_is_unchanged_while_observed(tmp_path: Path) 
     rows = rows_of(found.out)
     assert all(r["weight_size"] > 0 for r in rows)
     accuracy = [logs["mean_token_accuracy"] for _, logs in plain.log.logs if "loss" in logs]
-    assert [r.get("mean_token_accuracy") for r in rows] == [None, *accuracy[:-1]]
+    assert [r["mean_token_accuracy"] for r in rows] == accuracy
 
 
 def test_sft_goes_back_from_bad_data_and_leaves_out_a_nan(tmp_path: Path) -> None:
@@ -167,20 +167,12 @@ def test_sft_goes_back_from_bad_data_and_leaves_out_a_nan(tmp_path: Path) -> Non
 
 
 class Spoiled(trl.GRPOTrainer):  # type: ignore[misc, name-defined]
-    """GRPO whose loss is NaN the first time that some steps are done.
+    """GRPO whose loss is NaN the first time that some steps are done."""
 
-    And whose KL and reward go into the row of their step.
-    """
-
-    guard: Any = None
     nan_steps: tuple[int, ...] = ()
-    reward: tuple[float, ...] = (0.0,)
 
     def compute_loss(self, *args: Any, **kwargs: Any) -> Any:
         loss = super().compute_loss(*args, **kwargs)
-        if self.guard is not None:
-            self.reward = (*self.reward, *self._metrics["train"].get("reward", ()))[-1:]
-            self.guard.note_signals(kl=self._metrics["train"]["kl"][-1], reward=self.reward[0])
         step = self.state.global_step + 1
         bad, self.nan_steps = step in self.nan_steps, tuple(s for s in self.nan_steps if s != step)
         return loss * math.nan if bad else loss
@@ -243,7 +235,7 @@ def test_grpo_is_unchanged_while_observed_and_its_reward_is_recorded(tmp_path: P
     assert differences(found.weights, plain.weights) == []
     rows = rows_of(found.out)
     assert [r["step"] for r in rows] == list(range(1, 15))
-    assert len({r["reward"] for r in rows}) > 1
+    assert len({r["reward"] for r in rows if "reward" in r}) > 1
     assert any(r["kl"] > 0 for r in rows)
 
 

@@ -78,6 +78,7 @@ def test_bad_files_are_refused_with_their_name(tmp_path: Path, text: str) -> Non
         {"max_rollbacks": -1},
         {"verify_tolerance": 0.0},
         {"max_skip_share": 1.1},
+        {"max_wasted_share": 5},
         {"max_skip_share": float("nan")},
         {"lr_jump_ratio": 1.0},
         {"lr_factors": ()},

@@ -85,6 +85,9 @@ def happen(name: str, folder: Path, step: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif name == "wait":
         time.sleep(600)
+    elif name == "pause":  # until the test has seen what it waits for
+        while not (folder / "go").exists():
+            time.sleep(0.02)
     elif name == "network":
         raise ConnectionResetError("[Errno 104] Connection reset by peer")
     elif name == "oom":

@@ -61,7 +61,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def wait_for(what: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until it is so."""
     deadline = time.monotonic() + seconds
     while not what():
@@ -96,10 +96,8 @@ def test_a_crash_that_a_restart_heals_goes_on_from_the_newest_checkpoint(
 @pytest.mark.covers("S63")
 @pytest.mark.parametrize("fault", [pytest.param("stop@35", marks=pytest.mark.slow), "wait@35"])
 def test_a_hang_is_found_by_the_steps_and_the_stack_is_written_down(run: Run, fault: str) -> None:
-    began = time.monotonic()
-    done = run("--hang-after", "0.6", "+--fault", f"+{fault}", "+--stacks")
+    done = run("--hang-after", "2", "+--fault", f"+{fault}", "+--stacks")
     assert done.returncode == 0
-    assert time.monotonic() - began < 10
     assert [e["class"] for e in run.events("restart")] == ["hang"]
     (note,) = [e for e in run.events("note") if "stacks" in e]
     stacks = note["stacks"]
@@ -170,21 +168,26 @@ def test_a_signal_reaches_the_command_and_nothing_is_restarted(run: Run) -> None
 def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
     run: Run, orphan: str
 ) -> None:
-    options = ("--orphan", orphan, "+--steps", "+600", "+--sleep", "+0.01")
+    options = ("--orphan", orphan, "+--fault", "+pause@35")
     first = subprocess.Popen(run.argv(*options), stdout=subprocess.DEVNULL)
-    wait_for(lambda: (run.job / "checkpoint-20.pt").exists())
+    wait_for(lambda: (run.job / "happened").exists())
     first.kill()
     first.wait()
-    done = run(*options)
-    assert done.returncode == 0, done.stderr
-    assert (run.job / "done").read_text() == "600"
-    said = done.stderr.decode()
+    wanted = {"adopt": "goes on under this one", "terminate": "is ended and restarted"}[orphan]
+    said = run.root / "said"
+    with (
+        said.open("wb") as file,
+        subprocess.Popen(run.argv(*options), stdout=subprocess.PIPE, stderr=file) as second,
+    ):
+        wait_for(lambda: wanted in said.read_text())
+        (run.job / "go").touch()
+        out, _ = second.communicate(timeout=60)
+    assert second.returncode == 0, said.read_text()
+    assert (run.job / "done").read_text() == "60"
     if orphan == "adopt":
-        assert "goes on under this one" in said
         assert len(run.starts) == 1
-        assert done.stdout.splitlines()[-2].startswith(b"step 600 ")
+        assert out.splitlines()[-2].startswith(b"step 60 ")
     else:
-        assert "is ended and restarted" in said
         assert len(run.starts) == 2
         assert not is_alive(int(run.starts[0][0]), start_ticks(int(run.starts[0][0])))
 
@@ -378,12 +381,13 @@ def test_what_the_policy_asks_for_waits_for_a_person(run: Run, answer: str) -> N
     journal = run.folder / "journal.jsonl"
     with subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process:
         if answer != "deadline":
-            wait_for(lambda: bool(journal.exists() and run.events("staged")), 40)
+            wait_for(lambda: bool(journal.exists() and run.events("staged")))
             assert len(run.starts) == 1
             (staged,) = run.events("staged")
             own = [sys.executable, "-m", "trimtab", "approve", str(run.folder), str(staged["id"])]
             own += ["--deny"] if answer == "deny" else []
-            subprocess.run(own, check=True, stdout=subprocess.DEVNULL, timeout=60)
+            reply = subprocess.run(own, check=True, capture_output=True, timeout=60).stdout
+            assert b"the supervisor acts on it" in reply
         assert process.stderr is not None
         said = process.stderr.read()
         status = process.wait(60)

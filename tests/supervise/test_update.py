@@ -1,15 +1,27 @@
 """What the supervisor decides, as a function of what it knows."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from tests.report.parts import plain_record
 from trimtab.errors import ConfigError
 from trimtab.plan.authority import Authority
+from trimtab.plan.policy import Policy
 from trimtab.supervise.ending import AttemptEnd, ending_of
+from trimtab.supervise.numeric import NumericAnswer, choose_change, sum_up
 from trimtab.supervise.pace import StepPace
-from trimtab.supervise.resume import Restore, find_framework, resumed, with_rate
+from trimtab.supervise.resume import (
+    Restore,
+    checkpoint_folder,
+    find_framework,
+    resumed,
+    with_data,
+    with_rate,
+)
 from trimtab.supervise.settings import SuperviseSettings
 from trimtab.supervise.state import (
     Answered,
@@ -132,6 +144,34 @@ def test_a_host_that_failed_is_left_out_from_then_on() -> None:
     assert after(never, Ended(at=100.0, ending=ending_of([lost], 1))).excluded == ()
 
 
+def test_a_host_is_left_out_when_a_person_allows_it_and_used_again_when_not() -> None:
+    lost = ending_of(
+        ["n042 kernel: NVRM: Xid (PCI:0000:3b:00): 79, GPU has fallen off the bus."], 1
+    )
+    asks = replace(running(), authority=Authority(allowed={"exclude-node": "ask"}))
+    assert words(asks, lost) == ["staged"]
+    waits = after(asks, Ended(at=100.0, ending=lost))
+    assert waits.request is not None
+    yes = Answered(at=110.0, id=waits.request.id, answer="approved")
+    done, _ = update(SETTINGS, waits, yes)
+    assert (done.phase, done.excluded) == ("waiting", ("n042",))
+    left, _ = update(SETTINGS, waits, replace(yes, answer="denied"))
+    assert (left.phase, left.excluded) == ("waiting", ())
+
+
+def test_a_first_crash_of_native_code_comes_back_and_a_host_that_repeats_it_stays_out() -> None:
+    bad = "n7: [rank3]: RuntimeError: CUDA error: an illegal memory access was encountered"
+    crash = replace(ending_of([bad], 1), host="n7")
+    first = after(running(), Ended(at=100.0, ending=crash), Begun(at=101.0))
+    assert (first.phase, first.excluded) == ("running", ())
+    assert words(after(first, NewStep(at=102.0, step=19, position=19)), crash) == ["gave-up"]
+    trained = after(first, NewStep(at=102.0, step=40, position=40))
+    assert words(trained, crash) == ["restart"]
+    assert after(trained, Ended(at=103.0, ending=crash)).excluded == ("n7",)
+    segfault = ending_of(["Fatal Python error: Segmentation fault"], -11)
+    assert words(running(), segfault) == ["restart"]
+
+
 def test_the_policy_may_keep_restarts_to_a_person() -> None:
     asks = replace(running(), authority=Authority(allowed={"restart": "ask"}, ask_deadline_s=60.0))
     assert words(asks, KILLED) == ["staged"]
@@ -171,6 +211,64 @@ def test_the_flags_of_a_framework_name_the_checkpoint_and_the_rate() -> None:
     )
     own = ("python", "train.py")
     assert resumed(own, find_framework(own), saved) == own
+
+
+def test_torchtitan_and_deepspeed_are_told_by_their_own_flags(tmp_path: Path) -> None:
+    rate = "--optimizer.param-groups.0.optimizer-kwargs.lr"
+    argv = ("python", "t.py", "--dump_folder", str(tmp_path), rate, "4e-3")
+    titan = find_framework(argv)
+    assert titan is not None
+    assert checkpoint_folder(argv, titan) == tmp_path / "checkpoint"
+    assert checkpoint_folder((*argv, "--checkpoint.folder", "c"), titan) == tmp_path / "c"
+    saved = Restore(step=40, path=str(tmp_path / "checkpoint/step-40"), layout="dcp")
+    given = with_data(with_rate(resumed(argv, titan, saved), titan, 0.5), titan, number=1)
+    assert given[4:] == (
+        *(rate, "0.002", "--checkpoint.load_step", "40"),
+        *("--checkpoint.exclude_from_loading", "dataloader"),
+    )
+    deep = ("python", "d.py", "--deepspeed", "--seed", "7")
+    assert with_data(deep, find_framework(deep), number=1)[-1] == "1007"
+    assert with_data(deep[:3], find_framework(deep), number=1) == deep[:3]
+
+
+def test_a_rate_that_only_the_commands_tell_is_put_back_and_bad_data_that_goes_on_left_out() -> (
+    None
+):
+    record = plain_record({"loss": np.full(9, 2.0)})
+    nanogpt = ("train.py", "--out_dir=o", "--learning_rate=1.0")
+    given: dict[str, Any] = {"num_before": 0, "factor": 1.0, "row": 5, "step": 140}
+    flags = find_framework(nanogpt)
+    change = choose_change(record, Policy(), argv=nanogpt, framework=flags, launched=100.0, **given)
+    assert change is not None
+    assert change.rate_factor == pytest.approx(0.01)
+    megatron = ("pretrain_gpt.py", "--lr", "1")
+    given |= {"num_before": 1, "argv": megatron, "framework": find_framework(megatron)}
+    further = choose_change(record, Policy(), goes_on=True, **given)
+    lower = choose_change(record, Policy(), **given)
+    assert further is not None
+    assert lower is not None
+    assert (further.data, lower.data) == (True, False)
+
+
+def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:
+    answer = NumericAnswer(
+        before=9.0,
+        axis="step",
+        kind="spike",
+        headline="",
+        onset=9.0,
+        row=9,
+        through=41.0,
+        why="",
+        lasted=8,
+        heals=0.3,
+    )
+    cheap = sum_up(answer, Policy(), lost=10, start=2)
+    assert cheap.go == 12.0
+    assert cheap.wait == pytest.approx(8 + 0.3 * 16 + 0.7 * 12)
+    dear = sum_up(answer, Policy(), lost=10, start=60)
+    assert dear.wait < dear.go
+    assert sum_up(replace(answer, lasted=60), Policy(), lost=62, start=60).go < 8 + 36 + 0.7 * 122
 
 
 def test_the_pace_is_bounded_whatever_the_length_of_the_run() -> None:

@@ -60,6 +60,7 @@ def make_account(
     framework: str = "",
     dismissed: Sequence[Dismissal] = (),
     hindsight: bool = True,
+    grows: bool = False,
     read_s: float = 0.0,
     judge: Judge | None = None,
     sensitivity: Sensitivity | None = None,
@@ -79,7 +80,8 @@ def make_account(
         checkpoints: What it could go back to, where known.
         framework: Whose flags to give; empty: that of the log's format.
         dismissed: Incidents that a person called fine.
-        hindsight: Also say what only later rows show; False while the log still grows.
+        hindsight: Also say what only later rows show.
+        grows: Whether more rows will come, so that the last ones are not judged in hindsight yet.
         read_s: How long reading took, seconds; shown to people.
         judge: The detectors to use; None: the built-in ones with their own settings.
         sensitivity: Thresholds moved by a factor; for measuring.
@@ -98,7 +100,12 @@ def make_account(
     judge = (sensitivity or Sensitivity()).judge() if judge is None else judge
     judge = judge.seeing(record.columns)
     findings = all_findings(
-        record, judge=judge, sensitivity=sensitivity, hindsight=hindsight, before=states
+        record,
+        judge=judge,
+        sensitivity=sensitivity,
+        hindsight=hindsight,
+        grows=grows,
+        before=states,
     )
     if reference is not None:
         name = Path(reference.source).name or "the reference"

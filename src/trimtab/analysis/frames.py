@@ -183,7 +183,7 @@ def _cell(value: object) -> object:
     if isinstance(value, Decimal):
         return float(value)
     # scalars of NumPy and tensors without dimensions, in a list or an object column
-    if isinstance(value, _Scalar) and not isinstance(value, int | float | str):
+    if not isinstance(value, int | float | str) and isinstance(value, _Scalar):
         return value.item() if getattr(value, "ndim", 0) == 0 else value
     return value
 

@@ -147,6 +147,7 @@ def account_of(
     judge: Judge | None = None,
     read_s: float = 0.0,
     hindsight: bool = True,
+    grows: bool = False,
     tester: SelfTester | None = None,
 ) -> RunAccount:
     """Return the analysis of a record with its journal, its checkpoints and its dismissals.
@@ -159,7 +160,8 @@ def account_of(
         beside: What is known of the run beside its log.
         judge: The detectors to use; None: the built-in ones with their own settings.
         read_s: How long reading took, seconds.
-        hindsight: Whether rules that need later rows apply; False while the log still grows.
+        hindsight: Whether rules that need later rows apply.
+        grows: Whether more rows will come.
         tester: What injects faults into copies of the rows, kept while a log grows; None: a new
         one.
     """
@@ -176,6 +178,7 @@ def account_of(
             framework=beside.framework,
             judge=judge,
             hindsight=hindsight,
+            grows=grows,
             read_s=read_s,
             reference=beside.reference,
             config=beside.config,
@@ -198,6 +201,7 @@ def account_of(
         dismissed=dismissals(path, store=store()),
         judge=judge,
         hindsight=hindsight,
+        grows=grows,
         read_s=read_s,
         layers=layers,
         path=path,
@@ -216,6 +220,7 @@ def account_or_fault(
     judge: Judge | None = None,
     read_s: float = 0.0,
     hindsight: bool = True,
+    grows: bool = False,
     tester: SelfTester | None = None,
 ) -> RunAccount | ReadError:
     """Return `account_of`, or the one error of a run on which trimtab itself failed.
@@ -230,6 +235,7 @@ def account_or_fault(
             judge=judge,
             read_s=read_s,
             hindsight=hindsight,
+            grows=grows,
             tester=tester,
         )
     except TrimtabError as error:

@@ -30,7 +30,8 @@ def watch(
             if update.event == "found" and update.incident.is_open_alarm:
                 page(str(update))
 
-    The log is judged without hindsight, as a guard judges a live run.
+    In the end it says what `analyze` says of the finished log. What only hindsight shows comes when
+    it has stood for some rows, or when no row comes any more.
 
     Args:
         path: A log or a run directory; it need not exist yet.

@@ -5,6 +5,7 @@ import difflib
 from pathlib import Path
 
 from trimtab.chronicle.approvals import Answer, Mailbox, StagedAction, read_staged
+from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli.output import print_json, tell
 from trimtab.errors import ConfigError
 from trimtab.text import plain
@@ -60,7 +61,9 @@ def run(arguments: argparse.Namespace) -> int:
             }
         )
     else:
-        tell(f"{said}: {found.id}, {plain(found.what)}\nthe guard acts on it at its next step")
+        guarded = RunDirectory(arguments.path).signals.is_dir()
+        who, when = ("the guard", "step") if guarded else ("the supervisor", "look")
+        tell(f"{said}: {found.id}, {plain(found.what)}\n{who} acts on it at its next {when}")
     return 0
 
 

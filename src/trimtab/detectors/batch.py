@@ -20,6 +20,7 @@ from dataclasses import dataclass
 
 from trimtab.detectors.contract import Finding, Row, changed
 from trimtab.signals.robust import MEAN_DEVIATION_TO_SIGMA
+from trimtab.text import sigmas
 
 __all__ = ["BatchDetector", "BatchState"]
 
@@ -165,5 +166,5 @@ class BatchDetector:
             score=s.worst_z,
             direction="up" if s.worst > s.level else "down",
             closed=how != "open",
-            text=f"{self.signals[i]} {s.level:.3g} → {s.worst:.3g} ({s.worst_z:.0f} sigma){tail}",
+            text=f"{self.signals[i]} {s.level:.3g} → {s.worst:.3g} ({sigmas(s.worst_z)}){tail}",
         )

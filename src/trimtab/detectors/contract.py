@@ -178,6 +178,8 @@ class Finding:
     closed: bool = False
     grain_rows: int = 1
     """Onset and end are known to this many rows; above 1 for rules that look at blocks."""
+    in_hindsight: bool = False
+    """Whether its rule looks at the whole record: of a log that grows, it may go again."""
     text: str
     """One clause for people."""
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
+from trimtab.text import sigmas
 
 __all__ = ["as_it_ended", "place_text"]
 
@@ -58,7 +59,7 @@ def _at_its_height(f: Finding, record: RunRecord) -> Finding:
         return f
     # The noise unit of the finding is not kept; score over distance gives it back.
     score = f.score * (value - f.expected) / (f.value - f.expected)
-    text = f"{f.signal} {f.expected:.4g} → {value:.4g} ({score:.0f} sigma), still up"
+    text = f"{f.signal} {f.expected:.4g} → {value:.4g} ({sigmas(score)}), still up"
     row += f.onset_row
     return replace(
         f, value=value, score=score, peak_row=row, peak=float(record.step[row]), text=text

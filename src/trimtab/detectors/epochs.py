@@ -7,6 +7,7 @@
 A period p whose multiples p, 2 p, ... are all steps of `STEP_SIGMA` and `STEP_SHARE` of the level,
 while steps elsewhere are small, is an epoch: at each new pass the model has seen the data before. A
 warning unless validation falls along; where each step is small for the run, it is how passes look.
+Steps at each of which the learning rate falls are its milestones, and not told.
 
 **Round and round**: differences of the losses repeat with a period of 4 rows or more; their
 autocorrelation at that lag, and at twice it, is above `ROUND_CORRELATION`, for `ROUND_PERIODS` of
@@ -36,6 +37,8 @@ MIN_STEPS = 2
 MOST_PARTS = 8
 PART_SHARE = 0.4
 """Of the step of the longer period that those of a shorter one must have. Ours."""
+RATE_FALL = 0.7
+"""Of the learning rate before a step of the loss: a fall to less explains the step. Ours."""
 ROUND_CORRELATION = 0.6
 ROUND_SIGMA = 6.0
 ROUND_PERIODS = 4
@@ -102,6 +105,9 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
     onset = int(rows[min(period * size, len(rows) - 1)])
     fell = _validation_falls(record, onset, int(rows[-1]))
     steps = (num - width - 1) // period
+    boundaries = [k * period * size for k in range(1, steps + 1)]
+    if _rate_falls(record, rows, boundaries, width * size):
+        return None
     return finding_at(
         record,
         detector="staircase",
@@ -120,6 +126,15 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
             " each pass over the data is learned by heart a little more (in hindsight)"
         ),
     )
+
+
+def _rate_falls(record: RunRecord, rows: Rows, boundaries: list[int], reach: int) -> bool:
+    """Whether the learning rate falls at each step of the loss: milestones of a schedule."""
+    if "lr" not in record.columns:
+        return False
+    rate = record.columns["lr"].values[rows]
+    pairs = [(rate[max(0, t - reach)], rate[min(t + reach, len(rate) - 1)]) for t in boundaries]
+    return all(after < RATE_FALL * before for before, after in pairs)
 
 
 def _shortest(hits: list[tuple[float, float, int]]) -> tuple[float, float, int]:

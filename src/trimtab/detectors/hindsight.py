@@ -45,6 +45,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma, running_median
+from trimtab.text import sigmas
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["hindsight_findings"]
@@ -363,7 +364,7 @@ def _finding(
         score=b.z,
         closed=True,
         text=(
-            f"{SIGNAL_BY_NAME[signal].name} {expected:.4g} → {value:.4g} ({b.z:.0f} sigma), {width}"
+            f"{SIGNAL_BY_NAME[signal].name} {expected:.4g} → {value:.4g} ({sigmas(b.z)}), {width}"
             " (in hindsight)"
         ),
     )

@@ -31,7 +31,6 @@ from trimtab.detectors.contract import (
     Finding,
     Row,
     Rows,
-    WholeDetector,
     state_from_json,
     state_to_json,
     step_through,
@@ -60,6 +59,7 @@ from trimtab.detectors.settings import load_detectors, with_thresholds
 from trimtab.detectors.silent_nan import SilentNanDetector
 from trimtab.detectors.skipped import SkippedDetector
 from trimtab.detectors.spike import SpikeDetector
+from trimtab.detectors.suspect_change import SuspectChangeDetector
 from trimtab.detectors.unannounced_change import UnannouncedChangeDetector
 from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.kinds import KIND_BY_NAME, SEVERITIES
@@ -96,6 +96,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SilentNanDetector(),
     HeldOutDetector(),
     AfterChangeDetector(),
+    SuspectChangeDetector(),
 )
 """The built-in detectors with their default settings."""
 
@@ -237,23 +238,28 @@ class Judge:
         """
         states: list[object] = []
         found: list[Finding] = []
-        for detector, places, old in zip(self.detectors, self._places, state.states, strict=True):
+        for k, (detector, places) in enumerate(zip(self.detectors, self._places, strict=True)):
+            old = state.states[k]
             # windows count the rows of a detector's own signals, so rows without any are left out
             mine = rows.present[:, places].any(axis=1)
+            if not mine.any():
+                states.append(old)
+                continue
             some = Rows(
                 rows.index[mine],
                 rows.step[mine],
                 rows.values[np.ix_(mine, places)],
                 rows.present[np.ix_(mine, places)],
             )
-            take = detector.update_rows if isinstance(detector, WholeDetector) else None
+            # as `isinstance(detector, WholeDetector)` asks, which takes longer than many detectors
+            take = getattr(detector, "update_rows", None)
             try:
                 new, findings = take(old, some) if take else step_through(detector, old, some)
             except Exception as error:
                 first = int(some.index[0]) if len(some) else 0
                 raise _named(detector, first, error) from error
             states.append(new)
-            found += findings if detector in DETECTORS else _checked(detector, findings)
+            found += findings if self._built_in[k] else _checked(detector, findings)
         return JudgeState(tuple(states)), tuple(sorted(found, key=lambda f: f.row))
 
     def state_from_json(self, data: Mapping[str, object]) -> JudgeState:

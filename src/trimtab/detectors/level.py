@@ -36,6 +36,7 @@ from trimtab.detectors.contract import (
 )
 from trimtab.errors import ConfigError
 from trimtab.signals.robust import difference_sigma, median, medians
+from trimtab.text import sigmas
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["CALM_SIGNALS", "LevelDetector", "LevelState", "Scale"]
@@ -357,7 +358,7 @@ class LevelDetector:
             closed=how != "open",
             text=(
                 f"{signal.name} {expected:.4g} → {value:.4g} over blocks of "
-                f"{self.block_rows * 4**k} rows ({s.score:.0f} sigma){tail}"
+                f"{self.block_rows * 4**k} rows ({sigmas(s.score)}){tail}"
             ),
         )
 

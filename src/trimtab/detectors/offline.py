@@ -58,6 +58,10 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
 )
 """Rules that take the loss for a distance to what is learned."""
 
+UNSETTLED_ROWS = 32
+"""Last rows of a log that grows, of which nothing is said in hindsight: bursts are held against the
+30 rows after them. Ours."""
+
 
 def _is_distance(record: RunRecord) -> bool:
     """Whether the loss is a distance to what is learned, as far as its own name tells.
@@ -85,6 +89,7 @@ def all_findings(
     judge: Judge | None = None,
     sensitivity: Sensitivity | None = None,
     hindsight: bool = True,
+    grows: bool = False,
     before: MutableMapping[int, JudgeState] | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings of every detector on a derived record.
@@ -93,7 +98,8 @@ def all_findings(
         record: With its derived signals.
         judge: The detectors to use; None: the built-in ones.
         sensitivity: Thresholds moved by a factor; for measuring.
-        hindsight: False while the log still grows: only what the guard would have said.
+        hindsight: False: only what the guard would have said.
+        grows: Whether more rows will come; hindsight then leaves the last `UNSETTLED_ROWS` alone.
         before: Rows whose state of the judge is wanted, as for `judge_record`.
     """
     moved = sensitivity or Sensitivity()
@@ -109,4 +115,10 @@ def all_findings(
     later = [f for rule in rules if rule.__name__ not in moved.off for f in rule(record)]
     if "hindsight_findings" not in moved.off:
         later = [*hindsight_findings(record, bar=moved.hindsight), *later]
+    settled = record.num_rows - (UNSETTLED_ROWS if grows else 0)
+    later = [
+        replace(f, in_hindsight=True)
+        for f in later
+        if (f.onset_row if f.end_row is None else f.end_row) <= settled
+    ]
     return (*findings, *(later if is_distance else map(_of_stand_in, later)))

@@ -8,8 +8,9 @@ validations and sigma = 1.4826 median |d| / sqrt(6):
 is a finding if it exceeds `threshold` sigma, `share` of the fall from the first validation to the
 lowest, and `share` of what the training loss fell since then, and if the training loss (median of
 its last rows) is below that of the first rows by more than noise, and not above where it was at the
-lowest validation: a run that has learned nothing does not overfit. Differences only, so adding a
-constant to the losses, or scaling them, changes nothing.
+lowest validation: a run that has learned nothing does not overfit. Nor does one whose last
+training losses have left the level of those before: that run goes wrong as a whole. Differences
+only, so adding a constant to the losses, or scaling them, changes nothing.
 
 It dates from the validation after the lowest, and is reported once; again when validation comes to
 a new low. Blind to a set of which the loss is logged fewer than `min_validations` times.
@@ -19,6 +20,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, Rows
 from trimtab.signals.robust import difference_sigma, median
@@ -29,6 +31,8 @@ _PAST = 24
 _TRAIN_ROWS = 16
 _LEARNED_SPREADS = 4.0
 """Fall of the training loss, in errors of its level, from which on the run has learned. Ours."""
+_CLIMB_SIGMA = 3.0
+"""Rise of the last training losses, in standard deviations of a row, that is a climb. Ours."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +152,7 @@ class OverfittingDetector:
         noise = _noise(s)
         fell = s.train_then - median(np.array(s.train))
         spread = difference_sigma(np.diff(np.array(s.train))) / 2
-        if fell < -spread:
+        if fell < -spread or _climbs(np.array(s.train), self.confirm):
             return False
         # Two losses that stand still, at chance level or at a rate of 0, wander apart by noise.
         learned = median(np.array(s.train_first)) - median(np.array(s.train))
@@ -180,6 +184,17 @@ class OverfittingDetector:
                 " training loss does not rise" + (", then a new low" if over else "")
             ),
         )
+
+
+def _climbs(train: NDArray[np.float64], num_last: int) -> bool:
+    """Whether the last training losses left the level of those before: the run itself goes wrong.
+
+    The level of all of them follows a sudden climb too late.
+    """
+    before, last = train[:-num_last], train[-num_last:]
+    if len(before) < num_last:
+        return False
+    return median(last) - median(before) > _CLIMB_SIGMA * difference_sigma(np.diff(before))
 
 
 def _noise(s: OverfittingState) -> float:

@@ -29,6 +29,7 @@ from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import spearman
 from trimtab.signals.robust import block_median_sigma, median
+from trimtab.text import sigmas
 from trimtab.vocabulary import Severity
 
 __all__ = ["Resume", "resume_findings", "resumes_of"]
@@ -134,7 +135,7 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
     how = "lasting" if lasts else f"over within {len(after)} rows"
     if d < 0:
         how += "; data seen before, or another learning rate?"
-    text = f"loss {level:.4g} before, {first:.4g} after ({z:+.0f} sigma), {how}"
+    text = f"loss {level:.4g} before, {first:.4g} after ({sigmas(z, sign='+')}), {how}"
     return _finding(record, rows, _and(text, changed), severity, (level, first, z), len(after))
 
 

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, series_of
 from trimtab.errors import ConfigError
 from trimtab.signals.robust import mad_sigma, median
+from trimtab.text import sigmas
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = ["Calm", "Episode", "SpikeDetector", "SpikeState"]
@@ -294,7 +295,7 @@ class SpikeDetector:
             expected=expected,
             score=e.peak_z,
             closed=how != "open",
-            text=f"{signal} {expected:.4g} → {e.peak:.4g} ({e.peak_z:.0f} sigma), {tail}",
+            text=f"{signal} {expected:.4g} → {e.peak:.4g} ({sigmas(e.peak_z)}), {tail}",
         )
 
     def _severity(self, signal: str, calm: Calm, e: Episode, how: str, width: int) -> Severity:

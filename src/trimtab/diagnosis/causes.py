@@ -62,6 +62,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
             EvidenceRule(
+                "beyond-peak",
+                e.sign("rate-beyond-peak"),
+                5.0,
+                "the rate has climbed far beyond its earlier peak",
+            ),
+            EvidenceRule(
                 "rough-start",
                 e.sign("rough-start-warm"),
                 3.5,
@@ -161,6 +167,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 0.6,
                 "attempt {f.recurrence.previous.attempt} failed at the same place on the same data",
             ),
+            EvidenceRule("batch-scale", e.sign("batch-scale"), 6.0, say.BATCH_SCALE),
             EvidenceRule("probe-found", e.probe_found, 4.0, say.PROBE_FOUND),
             EvidenceRule("skip-held", e.skip_held, 4.0, say.SKIP_HELD),
             EvidenceRule("probe-clean", e.probe_clean, -3.0, say.PROBE_CLEAN),

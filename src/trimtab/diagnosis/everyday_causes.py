@@ -92,10 +92,17 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="a setting was changed: weight decay, dropout, batch or a decay rate",
         modes=("F27", "F29"),
         prior=_RARE,
-        rules=_plain(
-            "setting-change",
-            "unannounced-change",
-            says="the log shows the setting at another value",
+        rules=(
+            *_plain(
+                "setting-change",
+                "unannounced-change",
+                "loss-count",
+                "most-frozen",
+                says="the log shows the setting at another value",
+            ),
+            EvidenceRule("put-back-held", e.put_back_held, 4.0, say.PUT_BACK_HELD),
+            EvidenceRule("put-back-failed", e.put_back_failed, -4.0, say.PUT_BACK_FAILED),
+            EvidenceRule("batch-scale", e.sign("batch-scale"), -9.0, say.BATCH_SCALE),
         ),
         look_alikes=("code-or-resume-change", "learning-rate-jump"),
         test="compare the settings of the launch, and of a resume, with those of the run before",

@@ -329,6 +329,16 @@ def fp32_failed(f: Features) -> float:
     return yes((t := f.tried("fp32")) is not None and not t.held)
 
 
+def put_back_held(f: Features) -> float:
+    """The same steps went well with what had changed put back."""
+    return yes((t := f.tried("put-back")) is not None and t.held)
+
+
+def put_back_failed(f: Features) -> float:
+    """The same steps failed with what had changed put back, too."""
+    return yes((t := f.tried("put-back")) is not None and not t.held)
+
+
 def older_state_held(f: Features) -> float:
     """The same data went well from an older state."""
     return yes((t := f.tried("other-state")) is not None and t.held)

@@ -17,11 +17,14 @@ from trimtab.goodput.account import GoodputAccount, Mark, account_for, sum_of_st
 from trimtab.goodput.lines import LogMarks, marks_of_log, thinned
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
+from trimtab.text import number
 
 __all__ = ["goodput"]
 
 _QUARTER_S = 900.0
 """Time zones differ by quarters of an hour."""
+_LONGEST_S = 2 * 366 * 86_400.0
+"""No run is longer than this to either side of its middle row."""
 _MOST_ROWS = 400_000
 _ACTS = ("action", "rollback")
 _NO_TIMES = (
@@ -70,8 +73,9 @@ def goodput(paths: Sequence[Path]) -> GoodputAccount:
         else:
             records.append(record)
             untold.append(_NO_TIMES.format(path))
-    marks = _together(supervised, timed)
+    marks, told = _of_one_time(_together(supervised, timed))
     if marks:
+        untold += told
         if any(found.elapsed for found in timed):
             untold.append("times count from each start: what lay between two starts is not told")
         return account_for(marks, untold=tuple(untold))
@@ -101,6 +105,17 @@ def _together(supervised: list[Mark], timed: list[LogMarks]) -> list[Mark]:
     if not any(mark.kind == "step" for mark in rows):
         return supervised + rows
     return [mark for mark in supervised if mark.kind != "step"] + rows
+
+
+def _of_one_time(marks: list[Mark]) -> tuple[list[Mark], list[str]]:
+    """Leave out marks whose date is years from that of the rest: a clock that was not set."""
+    usual = statistics.median_low(m.at for m in marks) if marks else 0.0
+    near = [m for m in marks if abs(m.at - usual) <= _LONGEST_S]
+    far = [m.at for m in marks if abs(m.at - usual) > _LONGEST_S]
+    if not far:
+        return near, []
+    years = number(abs(far[0] - usual) / (365.25 * 86_400.0), digits=2)
+    return near, [f"{len(far)} times lie {years} years from the others: they are left out"]
 
 
 def _shift(marks: Sequence[Mark], first: float, last: float) -> float:

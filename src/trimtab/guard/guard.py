@@ -262,6 +262,7 @@ class Guard:
         Raises:
             ConfigError: It is no loss with a graph, `parts` is below 1, or no batch was handed out.
         """
+        loss = self._loop.recount(loss)
         self.note_loss(loss, parts=parts, samples=samples)
         self._loop.backward(loss, parts=parts)
 

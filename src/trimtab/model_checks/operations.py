@@ -30,7 +30,6 @@ __all__ = [
     "rank_modules",
 ]
 
-FP16_MAX = 65504.0
 _TANH_GELU = ("newgelu", "fastgelu", "gelutanh", "pytorchgelutanh", "quickgelutanh", "gelunew")
 
 

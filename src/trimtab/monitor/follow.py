@@ -113,8 +113,8 @@ class Watch:
         self._watcher = Watcher(
             Path(path),
             lambda: read_newest(path),
-            lambda record: account_or_fault(
-                record, path, beside=beside, judge=judge, hindsight=False, tester=tester
+            lambda record, settled: account_or_fault(
+                record, path, beside=beside, judge=judge, grows=not settled, tester=tester
             ),
             hang_factor=hang_factor,
         )

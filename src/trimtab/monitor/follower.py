@@ -1,10 +1,15 @@
 """Judge a growing log again whenever it changed, and report each change once.
 
 `Watcher.poll` looks at the file's size and time; only when they changed it is read again, whole, by
-the same readers and judged by the same code as a finished log, without hindsight. What it knows of
+the same readers and judged by the same code as a finished log. What it knows of
 an incident is kept by what it is about and its place, so that a later reading that moves an onset
 by a few rows, or calls a spike unrecovered, changes the incident and does not make another.
 Incidents on other topics at the same rows (a frozen signal beside a divergence) stay others.
+
+What the rows up to it show is told at once. A rule in hindsight says nothing of the last rows, and
+what only it says may be gone with the next ones: it is told when it has stood for `HELD_ROWS`, or
+when no row comes any more. So the same is said in the end as of the finished log, each part as soon
+as its rule has the rows it needs.
 """
 
 import hashlib
@@ -20,12 +25,13 @@ from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError
 from trimtab.incidents import JOIN_ROWS, Incident, leading_finding, topic_of
+from trimtab.kinds import severity_rank
 from trimtab.plan.planner import make_plan
 from trimtab.readers.folders import files_under
 from trimtab.record import Column, RunRecord, axis_word
 from trimtab.text import number
 
-__all__ = ["Notice", "NoticeEvent", "Watcher", "without_last_row"]
+__all__ = ["Notice", "NoticeEvent", "Watcher", "first_rows"]
 
 NoticeEvent = Literal[
     "waiting", "started", "anew", "found", "changed", "withdrawn", "goes-on", "unreadable"
@@ -35,6 +41,11 @@ LEAST_HANG_S = 60.0
 """A silence shorter than this is no hang, whatever the usual row interval. Ours."""
 SETTLED_S = 30.0
 """An incomplete last line that does not change for so long is read as it is. Ours."""
+HELD_ROWS = 32
+"""Rows for which what only hindsight says must stand until it is told, or gone until it is
+withdrawn. Chosen on half of the repositories of the labeled logs."""
+_QUIET_ROWS = 20.0
+"""A silence of so many usual rows settles what is held back. Ours; `hang_factor` by default."""
 _PREFIX_SIZE_BYTES = 4096
 _GAPS = 20
 _WORSE = 2.0
@@ -54,13 +65,16 @@ class Notice:
 
 @dataclass
 class _Known:
-    """An incident that was told."""
+    """An incident that was told, or is held back."""
 
     id: int
+    """0 while it is held back."""
     told: IncidentAccount
     """As it stands."""
     said: IncidentAccount | None = None
     """As it stood when it was last spoken of; None: as it stands."""
+    since: int | None = None
+    """Rows of the record when what is held back was first seen; None: nothing is."""
 
     @property
     def place(self) -> tuple[str, int, float]:
@@ -98,7 +112,7 @@ class Watcher:
         self,
         path: Path,
         read: Callable[[], RunRecord],
-        judge: Callable[[RunRecord], RunAccount | ReadError],
+        judge: Callable[[RunRecord, bool], RunAccount | ReadError],
         *,
         hang_factor: float = 20.0,
     ) -> None:
@@ -107,7 +121,7 @@ class Watcher:
         Args:
             path: A file or a run directory; it need not exist yet.
             read: Reads it as it is now.
-            judge: Judges a record as streaming does, without hindsight; or why it cannot.
+            judge: Judges a record, told whether its log stands still; or why it cannot.
             hang_factor: A silence of so many usual rows is a hang; 0: never.
         """
         self.path, self.hang_factor = path, hang_factor
@@ -123,13 +137,15 @@ class Watcher:
         self._prefix: tuple[int, bytes] = (0, b"")
         self._problem = ""
         self._torn_at: float | None = None
+        self._settled = True
+        """Whether the last look took the log for one that stands still."""
         self._arrivals: list[float] = []
         self._hung_since: float | None = None
 
     @property
     def incidents(self) -> tuple[tuple[int, IncidentAccount], ...]:
         """The incidents as they stand, with their ids."""
-        return tuple((k.id, k.told) for k in self._known)
+        return tuple((k.id, k.told) for k in self._known if k.id)
 
     def poll(self, now: float) -> list[Notice]:
         """Look once and return what is new.
@@ -148,25 +164,33 @@ class Watcher:
         if signature is None:
             return self._waiting("absent", f"{self.path}: not there")
         if signature == self._signature:
-            settled = self._torn_at is not None and now >= self._torn_at + SETTLED_S
-            return [*(self.settle(now) if settled else []), *self._silence(now)]
+            return [*(self.settle(now) if self._is_settled(now) else []), *self._silence(now)]
         notices = self._anew() if self._is_another() else []
         self._signature = signature
         self._torn_at = now if _is_torn(self.path) else None
         return [*notices, *self._look(now)]
 
     def settle(self, now: float) -> list[Notice]:
-        """Read an incomplete last line as it is: the log is no longer written.
+        """Read the log as one that is no longer written, an incomplete last line with it.
 
         Args:
             now: As for `poll`.
         """
-        if self._torn_at is None:
+        if self._torn_at is None and self._settled:
             return []
         self._torn_at = None
-        return self._look(now)
+        return self._look(now, settled=True)
 
-    def _look(self, now: float) -> list[Notice]:
+    def _is_settled(self, now: float) -> bool:
+        """Whether the log stands still, as far as its own pace tells."""
+        if self._torn_at is not None and now >= self._torn_at + SETTLED_S:
+            return True
+        if self._settled or self.account is None or not self._arrivals:
+            return False
+        usual = self._usual_gap_s(self.account.record) or 0.0
+        return now - self._arrivals[-1] >= max(SETTLED_S, _QUIET_ROWS * usual)
+
+    def _look(self, now: float, *, settled: bool = False) -> list[Notice]:
         """Read and judge, and return what is new; a line without an end waits for it."""
         notices: list[Notice] = []
         try:
@@ -174,19 +198,19 @@ class Watcher:
         except ReadError as error:
             return self._waiting("unreadable", str(error))
         if self._torn_at is not None:
-            record = without_last_row(record)
+            record = first_rows(record, max(record.num_rows - 1, 0))
         before = self.account.record.num_rows if self.account is not None else -1
         if before < 0 and record.num_rows:
             first = f"{number(record.num_rows)} rows so far, {record.format}"
             notices.append(Notice(event="started", text=first))
         if record.num_rows != before:
             notices += self._moved(now, fresh=before < 0)
-        account = self._judge(record)
+        self._settled = settled
+        account = self._judge(record, settled)
         if isinstance(account, ReadError):
             return [*notices, *self._waiting("unjudged", str(account))]
         self._problem = ""
-        self.account = account
-        return [*notices, *self._compare(self.account.incidents)]
+        return [*notices, *self.take(account, settled=settled)]
 
     def _waiting(self, problem: str, text: str) -> list[Notice]:
         if problem == self._problem:
@@ -255,32 +279,49 @@ class Watcher:
             known.append(float(np.median(seen)))
         return max(known) if known else None
 
-    def _compare(self, incidents: Sequence[IncidentAccount]) -> list[Notice]:
-        """Match what stands now with what was told, and return the differences."""
+    def take(self, account: RunAccount, *, settled: bool = False) -> list[Notice]:
+        """Match the log as it is judged now with what was told, and return the differences.
+
+        Args:
+            account: Of all rows so far.
+            settled: Nothing is held back: these rows are all there is for now.
+        """
+        stood = self.account is None  # it was there before the first look
+        self.account = account
+        rows, incidents = account.record.num_rows, account.incidents
         known = self._matched(incidents)
         kept: list[_Known] = []
         notices: list[Notice] = []
         for told in sorted(incidents, key=lambda ia: ia.incident.onset_row):
-            old = known.get(id(told))
-            if old is None:
+            old = known.get(id(told)) or _Known(0, told)
+            fresh = told.incident.onset_row if stood else rows
+            since = fresh if old.since is None else old.since
+            if _rises(old, told) and not (settled or _holds(told.incident, rows - since)):
+                kept.append(replace(old, told=old.told if old.id else told, since=since))
+                continue
+            worse = _is_worse(old.said or old.told, told)
+            said = None
+            if not old.id:
                 self._num_told += 1
                 old = _Known(self._num_told, told)
                 text = told.incident.headline
                 notices.append(Notice(event="found", text=text, id=old.id, told=told))
-                kept.append(old)
-                continue
-            worse = _is_worse(old.said or old.told, told)
-            if _stands(old.told) != _stands(told) or worse:
+            elif _stands(old.told) != _stands(told) or worse:
                 change = _change(old.told.incident, told.incident, worse=worse)
                 notices.append(Notice(event="changed", text=change, id=old.id, told=told))
-                kept.append(_Known(old.id, told))
             else:
-                kept.append(_Known(old.id, told, old.said or old.told))
-        gone = [k for k in self._known if all(k is not m for m in known.values())]
-        notices += [
-            Notice(event="withdrawn", text=k.told.incident.headline, id=k.id, told=k.told)
-            for k in gone
-        ]
+                said = old.said or old.told
+            kept.append(_Known(old.id, told, said))
+        for k in self._known:
+            if not k.id or any(k is m for m in known.values()):
+                continue
+            # What hindsight takes back may stand again a few rows on, and is not told twice.
+            lost = rows if k.since is None else k.since
+            if _only_in_hindsight(k.told.incident) and not settled and rows - lost < HELD_ROWS:
+                kept.append(replace(k, since=lost))
+            else:
+                text = k.told.incident.headline
+                notices.append(Notice(event="withdrawn", text=text, id=k.id, told=k.told))
         self._known = kept
         return notices
 
@@ -302,6 +343,26 @@ class Watcher:
                 used.add(n)
                 known[id(incidents[m])] = self._known[n]
         return known
+
+
+def _rises(known: _Known, told: IncidentAccount) -> bool:
+    """Whether there is more to say of an incident than was said."""
+    ranks = [severity_rank(x.incident.severity) for x in (known.told, told)]
+    return not known.id or ranks[1] > ranks[0]
+
+
+def _holds(incident: Incident, rows: int) -> bool:
+    """Whether an incident that has stood for so many rows is told; a note can wait for the end."""
+    stands = incident.severity != "info" and rows >= HELD_ROWS
+    return stands or not _only_in_hindsight(incident)
+
+
+def _only_in_hindsight(incident: Incident) -> bool:
+    """Whether no rule that sees rows as they come says as much of an incident."""
+    if not incident.findings:
+        return False
+    alarms = [f for f in incident.findings if f.severity == incident.severity != "info"]
+    return all(f.in_hindsight for f in alarms or (leading_finding(incident),))
 
 
 def _stands(told: IncidentAccount) -> tuple[object, ...]:
@@ -375,11 +436,8 @@ def _hang(record: RunRecord, silent_s: float, pace: str) -> IncidentAccount:
     return IncidentAccount(incident=incident, diagnosis=diagnosis, plan=plan)
 
 
-def without_last_row(record: RunRecord) -> RunRecord:
-    """Return a record without its last row, as if it had not been logged yet."""
-    end = record.num_rows - 1
-    if end < 0:
-        return record
+def first_rows(record: RunRecord, end: int) -> RunRecord:
+    """Return a record as it was when it had `end` rows."""
     attempts = tuple(
         replace(a, end_row=min(a.end_row, end)) for a in record.attempts if a.first_row < end
     )

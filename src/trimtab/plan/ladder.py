@@ -166,6 +166,7 @@ def next_step(s: Situation) -> NextStep:
             s.saturating
             or s.returning
             or not s.lr_proven
+            or (s.lr_rising and _lr_rose(s))  # held at the rate that it rose from: sound there
             or not _worth_comparing(held[-1][0], trial)
         ):
             break

@@ -173,7 +173,7 @@ class Policy:
     left out 200-500 batches at each of about 20 spikes, far less than this."""
     max_wasted_share: float = 0.6
     """Most steps that may be off the final lineage, trials included, share of effective steps.
-    Above 1: more than the whole run takes. Ours."""
+    Above 1: more than the whole run takes; above 4 is taken for a slip. Ours."""
 
     authority: Mapping[str, Permission] = field(default_factory=dict)
     """What may be done without a person: never, ask or act for each class of action, as listed in
@@ -401,6 +401,6 @@ _BOUNDS: Mapping[str, tuple[float, float]] = {
     "verify_tolerance": (0.0, 1.0),
     "sync_rows_every_s": (0.0, 1e6),
     "max_skip_share": (0.0, 1.0),
-    "max_wasted_share": (0.0, 100.0),
+    "max_wasted_share": (0.0, 4.0),
 }
 """Real-valued settings, each above the first and at most the second."""

@@ -11,10 +11,11 @@ PROBES: tuple[str, ...] = (
     "blocks",
     "attention",
     "log_z",
+    "router",
     "samples",
     "overflow",
 )
 """All probes by name: the last hidden state and the batch at every step; gradients by layer, zero
 gradients and RMS ratio; Adam's moments; the update and the weights; the blocks' outputs; attention;
-the output's log Z; the losses of samples, where the loop gives them; and, after a loss that is not
+the output's log Z; the routers of a mixture of experts; the losses of samples, where the loop gives them; and, after a loss that is not
 finite, the module where that begins."""

@@ -10,9 +10,7 @@ from collections.abc import Iterable
 from trimtab.record import RunRecord
 from trimtab.signals.spans import has_value_other_than
 
-__all__ = ["TRAITS", "traits_of"]
-
-TRAITS = ("language-model", "attention", "loss-scale")
+__all__ = ["traits_of"]
 
 _LANGUAGE_FORMATS = (
     "megatron",

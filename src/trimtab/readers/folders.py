@@ -32,6 +32,7 @@ _NO_LOGS = re.compile(
     | .*\.(py | md | rst | yaml | yml | toml | cfg | ini | sh | tsx? | css | scss)
     | README(\..*)? | LICEN[CS]E(\..*)?
     | debug(-internal|-core|-cli)?(\..*)?\.log     # of wandb itself
+    | report\.html                               # of trimtab
     | wandb-(metadata | summary)\.json
     | journal\.(jsonl | head)                   # of trimtab's commands, beside another's logs
     | requirements\.txt | merges\.txt | vocab\.(json | txt)

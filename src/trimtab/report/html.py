@@ -227,15 +227,7 @@ class _Steps:
 
 def _panel(panel: Panel, steps: _Steps) -> dict[str, object]:
     return {
-        "name": plain(panel.name),
-        "title": panel.title,
-        "unit": panel.unit,
-        "scale": panel.scale,
-        "note": panel.note,
-        "mark": panel.mark,
-        "strip": panel.strip,
-        "lost": panel.lost,
-        "perplexity": panel.perplexity,
+        **panel.labels(),
         "stretches": _stretches(panel.stretches, steps),
         "dots": _stretches(panel.dots, steps),
     }

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from trimtab.report.wording import capital
 from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
-__all__ = ["SPECS", "Band", "Panel", "Stretch", "bands", "make_panels", "step_range"]
+__all__ = ["SPECS", "Band", "Panel", "PanelLabels", "Stretch", "bands", "make_panels", "step_range"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +89,20 @@ class Stretch:
     """NaN and Inf are as logged."""
 
 
+class PanelLabels(TypedDict):
+    """What a page says of a plot, beside its rows."""
+
+    name: str
+    title: str
+    unit: str
+    scale: str
+    note: str
+    mark: tuple[float, float] | None
+    strip: str
+    lost: bool
+    perplexity: bool
+
+
 @dataclass(frozen=True, kw_only=True)
 class Panel:
     """One plot."""
@@ -105,6 +120,20 @@ class Panel:
     """(step, value) of an annotated point."""
     perplexity: bool = False
     """Whether exp(loss) means something: the loss is in nats per token, as far as is known."""
+
+    def labels(self) -> "PanelLabels":
+        """Return what a page says of it, as JSON values; all but its rows."""
+        return {
+            "name": plain(self.name),
+            "title": self.title,
+            "unit": self.unit,
+            "scale": self.scale,
+            "note": self.note,
+            "mark": self.mark,
+            "strip": self.strip,
+            "lost": self.lost,
+            "perplexity": self.perplexity,
+        }
 
     @property
     def empty(self) -> bool:

@@ -26,9 +26,8 @@ from trimtab.serve.library import MAX_RUNS, Library, Run
 from trimtab.serve.overlay import overlay
 from trimtab.version import __version__
 
-__all__ = ["LOOPBACK", "make_app"]
+__all__ = ["make_app"]
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 MAX_OVERLAID = 64
 """Runs in one picture; nobody tells more lines apart."""
 MAX_COLUMNS = 4_000

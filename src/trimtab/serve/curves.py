@@ -22,7 +22,7 @@ from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.stitched import AXES, stitched
 from trimtab.errors import ConfigError
 from trimtab.record import RunRecord, axis_word
-from trimtab.report.panels import Panel, Stretch, make_panels, step_range
+from trimtab.report.panels import Panel, PanelLabels, Stretch, make_panels, step_range
 from trimtab.signals import derive
 from trimtab.text import plain
 
@@ -63,18 +63,9 @@ class StretchPlaces(TypedDict):
     bad: Place
 
 
-class PanelPlaces(TypedDict):
+class PanelPlaces(PanelLabels):
     """One panel as the page has it, with places instead of rows."""
 
-    name: str
-    title: str
-    unit: str
-    scale: str
-    note: str
-    mark: tuple[float, float] | None
-    strip: str
-    lost: bool
-    perplexity: bool
     stretches: list[StretchPlaces]
     dots: list[StretchPlaces]
 
@@ -150,15 +141,7 @@ class _Numbers:
 
 def _panel(panel: Panel, out: _Numbers) -> PanelPlaces:
     return {
-        "name": plain(panel.name),
-        "title": panel.title,
-        "unit": panel.unit,
-        "scale": panel.scale,
-        "note": panel.note,
-        "mark": panel.mark,
-        "strip": panel.strip,
-        "lost": panel.lost,
-        "perplexity": panel.perplexity,
+        **panel.labels(),
         "stretches": [_stretch(s, out) for s in panel.stretches],
         "dots": [_stretch(s, out) for s in panel.dots],
     }

@@ -1,16 +1,24 @@
 """Listen on an address until interrupted."""
 
+import asyncio
 import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any, ClassVar
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from trimtab.errors import ConfigError
 from trimtab.serve.app import make_app
 
 __all__ = ["serve_forever"]
+
+ASK_WITHIN_S = 10.0
+"""A connection whose request is not whole by then is closed."""
+MAX_SILENT = 64
+"""Connections that have not asked; of more the oldest is closed, so that they shut nobody out."""
 
 
 def serve_forever(
@@ -48,17 +56,61 @@ def serve_forever(
     named = f"[{host}]" if ":" in host else host
     address = f"http://{named}:{listener.getsockname()[1]}/"
     app = make_app(roots, token=token, hosts=hosts)
-    config = uvicorn.Config(
+    ready(address)
+    _Server(connection_config(app, lifespan="on"), app.state.library.end).run(sockets=[listener])
+
+
+def connection_config(app: Callable[..., Any], **how: Any) -> uvicorn.Config:
+    """Return how connections are taken, and what answers them."""
+    return uvicorn.Config(
         app,
         log_level="warning",
         access_log=False,
         server_header=False,
-        lifespan="on",
+        http=_Connection,
         limit_concurrency=256,
         timeout_graceful_shutdown=2,
+        **how,
     )
-    ready(address)
-    _Server(config, app.state.library.end).run(sockets=[listener])
+
+
+class _Connection(H11Protocol):
+    """Is closed where it does not ask: after a time, or when many others wait like it."""
+
+    _silent: ClassVar[dict["_Connection", asyncio.TimerHandle]] = {}
+    """Those that have not asked, the oldest first."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for a request."""
+        super().connection_made(transport)
+        self._wait()
+
+    def data_received(self, data: bytes) -> None:
+        """Wait on where the request is not whole."""
+        super().data_received(data)
+        cycle: Any = self.cycle  # None before the first request, whatever its type says
+        if cycle is not None and not cycle.response_complete:
+            self._no_more_wait()
+        else:
+            self._wait()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        self._no_more_wait()
+        super().connection_lost(exc)
+
+    def _wait(self) -> None:
+        if self in self._silent or self.transport.is_closing():
+            return
+        if len(self._silent) >= MAX_SILENT:
+            oldest = next(iter(self._silent))
+            oldest._no_more_wait()
+            oldest.transport.close()
+        self._silent[self] = self.loop.call_later(ASK_WITHIN_S, self.transport.close)
+
+    def _no_more_wait(self) -> None:
+        if (timer := self._silent.pop(self, None)) is not None:
+            timer.cancel()
 
 
 class _Server(uvicorn.Server):

@@ -293,5 +293,6 @@ def running_median(y: Floats, window: int = RUNNING_WINDOW_STEPS) -> Floats:
         smooth[half : n - half] = np.median(whole, axis=1)
     # The second range starts at `half` where n is short, so no row is worked out twice.
     for i in (*range(min(half, n)), *range(max(half, n - half), n)):
-        smooth[i] = np.median(y[max(0, i - half) : i + half + 1])
+        ordered = np.sort(y[max(0, i - half) : i + half + 1])  # a NaN comes last
+        smooth[i] = math.nan if ordered[-1] != ordered[-1] else median(ordered)
     return smooth

@@ -14,7 +14,7 @@ from trimtab.text import plain
 
 __all__ = ["Answer", "AttemptEnd", "answer_to", "ending_of", "hang_ending"]
 
-Answer = Literal["restart", "restart-once", "exclude", "older-checkpoint", "stop"]
+Answer = Literal["restart", "restart-once", "restart-same", "exclude", "older-checkpoint", "stop"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +32,8 @@ class AttemptEnd:
     do: str = ""
     host: str = ""
     rank: int | None = None
+    pattern: str = ""
+    """The row of `trimtab.crash` that decided; empty: none."""
     code: int | None = None
     """Exit code; None: killed by a signal, or not known."""
     signum: int | None = None
@@ -53,7 +55,8 @@ def _table() -> Mapping[str, Mapping[str, Mapping[str, str]]]:
 def answer_to(ending: AttemptEnd) -> tuple[Answer, str]:
     """Return what to do about an ending, and why, from `answers.toml`."""
     table = _table()
-    row = table["class"].get(ending.crash_class) or table["who"][ending.who]
+    row = table["pattern"].get(ending.pattern) or table["class"].get(ending.crash_class)
+    row = row or table["who"][ending.who]
     if ending.crash_class == "unknown" and str(ending.code) in table["exit"]:
         row = table["exit"][str(ending.code)]
     for answer in get_args(Answer):
@@ -99,6 +102,7 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
             do=report.do,
             host=plain(report.host or ""),
             rank=report.rank,
+            pattern=report.pattern,
             code=plain_code,
             signum=signum,
         )

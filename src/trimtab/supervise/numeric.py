@@ -22,9 +22,10 @@ from trimtab.monitor.follower import Watcher
 from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
 from trimtab.record import RunRecord
-from trimtab.supervise.resume import LaunchFlags, rate_of
+from trimtab.supervise.resume import LaunchFlags, data_flags, rate_of
 
 __all__ = [
+    "ExpectedSteps",
     "Judged",
     "LossBefore",
     "NumberJudge",
@@ -33,15 +34,18 @@ __all__ = [
     "answer_numbers",
     "choose_change",
     "newest_level",
+    "sum_up",
     "trend_before",
 ]
 
 _WARNING_PATIENCE = 5
-"""A warning is waited for so many times longer than a critical incident. Ours: BLOOM's 2022 spike
-healed by itself in about 30 steps."""
+"""A warning is waited for so many times longer than a critical incident, unless waiting is dearer
+(`sum_up`). Ours: BLOOM's 2022 spike healed by itself in about 30 steps."""
+_OPEN_SHARE, _CALM_SHARE = 0.5, 0.1
+"""Share of the time that may go into judging, while something is open and else."""
 _WINDOW = 4
-"""Bad data is taken to last for at most so many times the patience, where it may be left out. Ours:
-32 steps; PaLM left out 200 to 500 batches, with a restart as dear."""
+"""Bad data is taken to last for so many times the patience, where it may be left out: it is
+answered before its end is seen. Ours: 32 steps; PaLM left out 200 to 500 batches."""
 _BROKEN_WINDOW = 1
 """The same for values that are not finite, steps. Ours: the step before broke them."""
 _TREND_ROWS = 32
@@ -77,6 +81,45 @@ class NumericAnswer:
     through: float
     """Where the data that may have done it ends, on the same axis."""
     why: str
+    lasted: int = 0
+    """Rows for which it lasts."""
+    due: bool = True
+    """Whether patience is over; else it is answered only where waiting would be dearer."""
+    heals: float = 0.0
+    """Probability that it passes by itself, by its diagnosis."""
+    from_start: bool = False
+    """Whether the attempt broke, for good, in its first rows: the state that it loaded may be."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExpectedSteps:
+    """Expected steps of every device that two ways cost."""
+
+    go: float
+    wait: float
+    text: str
+
+
+def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> ExpectedSteps:
+    """Return what going back now and waiting once more are expected to cost, in steps.
+
+    go = lost + start; wait = patience + heals * 2 lasted + (1 - heals) go: what heals takes as long
+    again to come back, and what does not is gone back from all the same.
+
+    Args:
+        answer: What is to be answered.
+        policy: With the patience, the steps until the next look.
+        lost: Steps since the checkpoint.
+        start: What a start takes, in steps.
+    """
+    go = lost + start
+    wait = policy.patience_steps + answer.heals * 2 * answer.lasted + (1 - answer.heals) * go
+    text = (
+        f"going back costs {lost:.0f} steps + {start:.0f} of a start = {go:.0f}; waiting"
+        f" {policy.patience_steps} + {answer.heals:.2f} x {2 * answer.lasted} +"
+        f" {1 - answer.heals:.2f} x {go:.0f} = {wait:.0f}"
+    )
+    return ExpectedSteps(go=go, wait=wait, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,14 +154,14 @@ def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
         if incident.attempt != newest or incident.end_row is not None or not told.is_open_alarm:
             continue
         lasted = record.num_rows - 1 - incident.onset_row
-        patience = 1 if incident.kind in _BROKEN else policy.patience_steps
-        if incident.severity != "critical" and incident.kind not in _BROKEN:
-            patience *= _WARNING_PATIENCE
+        broken = incident.kind in _BROKEN
+        patience = 1 if broken else policy.patience_steps
         if lasted < patience:
             continue
+        due = broken or incident.severity == "critical" or lasted >= patience * _WARNING_PATIENCE
         first = incident.onset if incident.precursor is None else incident.precursor
         # Rows after the first broken one are broken by the state; after a spike's, by either.
-        window = _BROKEN_WINDOW if incident.kind in _BROKEN else _WINDOW * policy.patience_steps
+        window = _BROKEN_WINDOW if broken else _WINDOW * policy.patience_steps
         return NumericAnswer(
             kind=incident.kind,
             headline=told.headline,
@@ -126,10 +169,25 @@ def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
             row=incident.onset_row,
             before=min(first, incident.onset),
             axis=record.axis,
-            through=min(float(record.step[-1]), incident.onset + window),
+            through=incident.onset + window,
             why=f"{incident.headline} · lasts for {lasted} rows",
+            lasted=lasted,
+            due=due,
+            heals=0.0 if broken else _heals(told),
+            from_start=broken and _rows_into(record, incident.onset_row) < policy.patience_steps,
         )
     return None
+
+
+def _rows_into(record: RunRecord, row: int) -> int:
+    """Return how many rows of the newest attempt lie before one."""
+    return row - int(np.argmax(record.attempt == record.attempt[-1]))
+
+
+def _heals(told: IncidentAccount) -> float:
+    """Return how likely it passes: noise does, and every second window of bad data (ours)."""
+    known = {cause.cause: cause.confidence for cause in told.causes}
+    return min(known.get("benign-noise", 0.0) + known.get("bad-data-window", 0.0) / 2, 1.0)
 
 
 def choose_change(
@@ -137,11 +195,13 @@ def choose_change(
     policy: Policy,
     *,
     num_before: int,
+    goes_on: bool = False,
     factor: float,
     argv: Sequence[str],
     framework: LaunchFlags | None,
     step: int | None,
     row: int,
+    launched: float = 1.0,
 ) -> NumericChange | None:
     """Return what the next start does otherwise; None: its flags have nothing more to offer.
 
@@ -153,14 +213,16 @@ def choose_change(
         record: The log.
         policy: With the factors of the rate, and from which ratio on a rate was raised.
         num_before: Numeric answers so far.
+        goes_on: Whether the data right after what was left out did it: more is left out.
         factor: What the rate of the command is multiplied with now.
         argv: The command; where it names no rate, none is changed.
         framework: Whose flags it takes.
         step: Of the checkpoint that is loaded; None: the command starts as given.
         row: Of the first sign.
+        launched: The rate of the command over that of the command before, which a log may not show.
     """
     kept = framework is not None and framework.rate_kept and step is not None
-    raised = _raised(record, row)
+    raised = max(_raised(record, row), launched)
     if raised >= policy.lr_jump_ratio:
         why = f"the rate is {raised:.3g} x that before"
         if kept:
@@ -171,11 +233,10 @@ def choose_change(
             return NumericChange(rate_factor=factor / raised, why=f"{why}, and is put back")
     offers_data = False
     if framework is not None and step is not None:
-        offers_data = bool(framework.data) or framework.data_anew
-    if offers_data and num_before == 0:
-        return NumericChange(
-            rate_factor=factor, data=True, why="other data comes first: it costs least"
-        )
+        offers_data = bool(data_flags(argv, framework)) or framework.data_anew
+    if offers_data and (num_before == 0 or goes_on):
+        why = "the bad data goes on" if goes_on else "other data comes first: it costs least"
+        return NumericChange(rate_factor=factor, data=True, why=why)
     if kept:
         return None
     if rate_of(argv, framework) is None:
@@ -211,10 +272,15 @@ def trend_before(record: RunRecord, row: int, policy: Policy) -> LossBefore | No
     return LossBefore(level=level, limit=level + max(noise / 2, policy.verify_tolerance * descent))
 
 
-def raised_start(record: RunRecord, policy: Policy) -> NumericAnswer | None:
+def raised_start(record: RunRecord, policy: Policy, launched: float = 1.0) -> NumericAnswer | None:
     """Return what there is to answer where a start raised the rate and the loss stays above before.
 
     Each attempt is judged on its own, and one that is high from its first row on may show nothing.
+
+    Args:
+        record: The log, of the attempts before, too.
+        policy: With the ratio from which on a rate was raised.
+        launched: The rate of the command over that of the command before.
     """
     if not record.num_rows:
         return None
@@ -223,7 +289,7 @@ def raised_start(record: RunRecord, policy: Policy) -> NumericAnswer | None:
     level = newest_level(record, rows=policy.verify_steps)
     if level is None or row == 0:
         return None
-    trend, raised = trend_before(record, row, policy), _raised(record, row)
+    trend, raised = trend_before(record, row, policy), max(_raised(record, row), launched)
     if trend is None or raised < policy.lr_jump_ratio or level <= trend.limit:
         return None
     place = float(record.step[row])
@@ -277,7 +343,8 @@ class NumberJudge(threading.Thread):
         self._watcher = Watcher(
             path,
             lambda: read_newest(path),
-            lambda record: account_or_fault(record, str(path), hindsight=False, tester=tester),
+            # What it says is acted on: nothing that may be taken back.
+            lambda record, _: account_or_fault(record, str(path), hindsight=False, tester=tester),
             hang_factor=0.0,
         )
 
@@ -295,8 +362,13 @@ class NumberJudge(threading.Thread):
         while not self._stop_asked.wait(wait):
             began = time.monotonic()
             self._look()
-            # Reading a long log takes its time: at most a tenth of it goes into reading.
-            wait = max(self._every_s, 9 * (time.monotonic() - began))
+            # Reading a long log takes its time: of that of a calm run a tenth goes into it.
+            account = self._watcher.account
+            opened = account is not None and any(
+                t.is_open_alarm and t.incident.end_row is None for t in account.incidents
+            )
+            share = _OPEN_SHARE if opened else _CALM_SHARE
+            wait = max(self._every_s, (1 / share - 1) * (time.monotonic() - began))
 
     def _look(self) -> RunAccount | None:
         with self._one_at_a_time:

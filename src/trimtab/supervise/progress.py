@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from trimtab.crash.lines import is_finish
 from trimtab.errors import ReadError
 from trimtab.readers import read_newest, read_run
 from trimtab.readers.folders import files_under
@@ -140,9 +141,13 @@ class LogProgress:
 
 
 def section_of(lines: list[str]) -> str:
-    """Return the slow section that the last line of an output begins; empty for none."""
+    """Return the slow section that the last line of an output begins; empty for none.
+
+    After the end of training comes an evaluation, or another save.
+    """
     text = next((line for line in reversed(lines) if line.strip()), "").lower()[:400]
-    return next((name for name, words in _SECTIONS if any(w in text for w in words)), "")
+    named = next((name for name, words in _SECTIONS if any(w in text for w in words)), "")
+    return named or ("evaluation" if is_finish(text) else "")
 
 
 def _rows(record: RunRecord) -> list[tuple[float, ...]]:

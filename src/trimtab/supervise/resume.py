@@ -20,6 +20,7 @@ __all__ = [
     "LaunchFlags",
     "Restore",
     "checkpoint_folder",
+    "data_flags",
     "find_framework",
     "is_whole",
     "newest",
@@ -56,6 +57,14 @@ class LaunchFlags:
     """Whether a checkpoint brings its rate along, whatever the flag says."""
     data_anew: bool
     """Whether each start draws other data."""
+    data_once: bool
+    """Whether those flags count in the start after the answer alone."""
+    seeds: tuple[str, ...]
+    """Flags that order the data where a command names them; used where `data` has none."""
+    within: tuple[str, ...]
+    """Flags of the folder within which that of the checkpoints lies; empty: it stands alone."""
+    usual_folder: str
+    """The folder of the checkpoints in it where the command names none."""
     one_file: str
     """File that each save overwrites; empty: saves have files of their own."""
 
@@ -85,6 +94,10 @@ def _frameworks() -> tuple[LaunchFlags, ...]:
             data=row.get("data", {}),
             rate_kept=row.get("rate_kept", False),
             data_anew=row.get("data_anew", False),
+            data_once=row.get("data_once", False),
+            seeds=tuple(row.get("seeds", ())),
+            within=tuple(row.get("within", ())),
+            usual_folder=row.get("usual_folder", ""),
             one_file=row.get("one_file", ""),
         )
         for row in tomllib.loads(text)["framework"]
@@ -114,6 +127,12 @@ def checkpoint_folder(argv: Sequence[str], framework: LaunchFlags | None) -> Pat
 
     Without a known framework it is the first word that names a folder with checkpoints.
     """
+    for flag in framework.within if framework is not None else ():
+        assert framework is not None
+        around = _value(argv, flag)
+        if around:
+            named = [_value(argv, flag) for flag in framework.folders]
+            return Path(around, next(filter(None, named), framework.usual_folder))
     for flag in framework.folders if framework is not None else ():
         value = _value(argv, flag)
         if value:
@@ -266,7 +285,7 @@ def with_data(
         >>> with_data(("pretrain_gpt.py",), megatron, number=1, first=7, last=9)
         ('pretrain_gpt.py', '--iterations-to-skip', '7', '8', '9')
     """
-    for flag, template in framework.data.items() if framework is not None else ():
+    for flag, template in data_flags(argv, framework).items():
         assert framework is not None
         if "{skipped}" not in template:
             argv = with_flag(argv, flag, template.format(number=number), framework.style)
@@ -275,6 +294,14 @@ def with_data(
             continue
         argv = _with_values(argv, flag, [str(step) for step in range(int(first), int(last) + 1)])
     return tuple(argv)
+
+
+def data_flags(argv: Sequence[str], framework: LaunchFlags | None) -> Mapping[str, str]:
+    """Return the flags that feed other data: the framework's, else a seed that the command names."""
+    if framework is None or framework.data:
+        return {} if framework is None else framework.data
+    named = next((flag for flag in framework.seeds if _value(argv, flag).isdigit()), None)
+    return {} if named is None else {named: "{number}" + f"{int(_value(argv, named)):03d}"}
 
 
 def _with_values(argv: Sequence[str], flag: str, values: Sequence[str]) -> tuple[str, ...]:
@@ -305,7 +332,7 @@ def with_flag(argv: Sequence[str], flag: str, value: str, style: str) -> tuple[s
     if at is None:
         return (*words, *((f"{flag}={value}",) if style == "equals" else (flag, value)))
     if "=" in words[at]:
-        words[at] = f"{flag}={value}"
+        words[at] = f"{words[at].partition('=')[0]}={value}"
     else:
         words[at + 1 : at + 2] = [value]
     return tuple(words)
@@ -320,6 +347,7 @@ def _value(argv: Sequence[str], flag: str) -> str:
 
 
 def _find(argv: Sequence[str], flag: str) -> int | None:
-    """Return the place of the last use of a flag."""
-    places = [i for i, word in enumerate(argv) if word == flag or word.startswith(f"{flag}=")]
+    """Return the place of the last use of a flag; `-` and `_` in it are the same."""
+    wanted = flag.replace("_", "-")
+    places = [i for i, w in enumerate(argv) if w.partition("=")[0].replace("_", "-") == wanted]
     return places[-1] if places else None

@@ -52,6 +52,8 @@ class Request:
     ending: AttemptEnd | None = None
     """That end."""
     because: str = ""
+    host: str = ""
+    """The host that the restart would leave out; refused, it comes back with it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +92,8 @@ class JobState:
     """Checkpoints that could not be loaded, or that lie behind a numeric fault."""
     excluded: tuple[str, ...] = ()
     """Hosts to be left out."""
+    crashed: tuple[str, ...] = ()
+    """Hosts of crashes that were taken for the first of their kind, newest last."""
     hangs: int = 0
     """Hangs without a new step."""
     stopping_for: AttemptEnd | None = None

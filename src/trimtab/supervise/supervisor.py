@@ -16,7 +16,7 @@ from types import FrameType
 
 from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.approvals import Mailbox, Said, mailbox_of
-from trimtab.chronicle.journal import Journal
+from trimtab.chronicle.journal import Journal, read_journal
 from trimtab.chronicle.launch import write_launch
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
@@ -42,6 +42,7 @@ from trimtab.supervise.numeric import (
     choose_change,
     newest_level,
     raised_start,
+    sum_up,
     trend_before,
 )
 from trimtab.supervise.processes import (
@@ -65,6 +66,7 @@ from trimtab.supervise.resume import (
     checkpoint_folder,
     find_framework,
     newest,
+    rate_of,
     resumed,
     with_data,
     with_flag,
@@ -179,6 +181,8 @@ class _Supervisor:
         self._moved: Moved | None = None
         self._silenced: set[str] = set()
         self._logs = tuple(LogProgress(path) for path in job.logs)
+        self._launched = self._rate_launched()
+        """By what the rate of this command exceeds that of the one before."""
         self._lock, self._journal = self._open()
         copy = None if self._journal is None else job.folder / "output.log"
         self._output = Output(copy, size_bytes=settings.output_size_bytes)
@@ -281,30 +285,50 @@ class _Supervisor:
     def _numeric(self, account: RunAccount) -> Numeric | None:
         """Return the answer to broken numbers; None: wait, or not allowed, which is said once."""
         state = self._state
+        launched = 1.0 if state.numeric_restarts else self._launched
         answer = (
             answer_numbers(account, self._policy)
             or self._not_held(account.record)
-            or raised_start(account.record, self._policy)
+            or raised_start(account.record, self._policy, launched)
         )
         if answer is None:
             return None
         by_step = answer.axis == "step"
-        before = min((b for b in (answer.before * by_step, state.before) if b), default=None)
+        # What broke right after it was loaded may have been saved broken.
+        relapsed = state.loaded is not None and answer.from_start
+        loaded = state.loaded[0] if state.loaded is not None and relapsed else None
+        known_places = (answer.before * by_step, state.before, loaded)
+        before = min((b for b in known_places if b), default=None)
         epoch = answer.before if answer.axis == "epoch" else None
         known = by_step or epoch is not None
         restore = self._newest(before, before_epoch=epoch) if known else None
         # Where it broke before the first save, the beginning is what lies before the first sign.
         anew = known and restore is None and state.loaded is None
+        goes_on = any(
+            None not in (first, last)
+            and first <= answer.before <= last + self._policy.patience_steps  # type: ignore[operator]
+            for first, last in state.other_data
+        )
         change = choose_change(
             account.record,
             self._policy,
             num_before=state.numeric_restarts,
+            goes_on=goes_on,
             factor=state.rate_factor,
             argv=self._job.argv,
             framework=self._framework,
             step=None if restore is None else restore.step,
             row=answer.row,
+            launched=launched,
         )
+        if relapsed and restore is not None:
+            why = "the checkpoint that it began from was broken; an older one"
+            change = NumericChange(rate_factor=state.rate_factor, why=why)
+        to_step = 0 if restore is None else restore.step
+        lost = max(int(state.step) - to_step, 0) if by_step and state.step is not None else None
+        costs = sum_up(answer, self._policy, lost=lost or 0, start=self._start_steps())
+        if not answer.due and costs.wait <= costs.go:
+            return None
         why_not = self._why_not(change, found=restore is not None or anew)
         key = f"{answer.kind} {answer.onset} {state.attempt}"
         if key in self._asked_for:
@@ -312,10 +336,6 @@ class _Supervisor:
         if why_not or change is None:
             self._say_once(key, f"{answer.why} · not answered: {why_not}")
             return None
-        to_step = 0 if restore is None else restore.step
-        lost = None
-        if by_step and state.step is not None:
-            lost = max(int(state.step) - to_step, 0)
         allowed = self._policy.permissions
         if self._answer is None:
             self._trend = trend_before(account.record, answer.row, self._policy)
@@ -331,12 +351,12 @@ class _Supervisor:
             rate_factor=change.rate_factor,
             other_data=change.data,
             cost_steps=lost,
+            sum=costs.text,
         )
         what = f"back to step {to_step}, rate x {change.rate_factor:g}"
         what += f"{', other data' if change.data else ''} ({change.why})"
         if not ask:
-            costs = "the steps since" if lost is None else f"{lost} steps"
-            self._say(f"{answer.why} · goes {what}; costs {costs} and one start")
+            self._say(f"{answer.why} · goes {what}; {costs.text}")
         ending = AttemptEnd(
             crash_class="numeric", who="numeric", why=answer.why, line=answer.headline
         )
@@ -351,6 +371,27 @@ class _Supervisor:
             cost_steps=lost or 0,
             suspect=(answer.before, answer.through) if by_step else (None, None),
         )
+
+    def _start_steps(self) -> float:
+        """Return how many steps the start of this attempt took the time of; 0: not known."""
+        pace = self._state.pace
+        began = 0.0 if pace.first_at is None else pace.first_at - pace.started
+        return began / pace.median_s if pace.median_s else 0.0
+
+    def _rate_launched(self) -> float:
+        """Return the rate of the command over that of the last command in this folder; 1: unknown."""
+        now = rate_of(self._job.argv, self._framework)
+        if now is None:
+            return 1.0
+        with contextlib.suppress(ChronicleError):
+            events = read_journal(RunDirectory(self._job.folder).journal)[0]
+            argv = next((e.data.get("argv") for e in reversed(events) if e.event == "start"), None)
+            then = (
+                rate_of(list(map(str, argv)), self._framework) if isinstance(argv, list) else None
+            )
+            if then is not None:
+                return now[1] / then[1]
+        return 1.0
 
     def _not_held(self, record: RunRecord) -> NumericAnswer | None:
         """Judge the answer before against the trend before it; return it where it did not hold."""
@@ -549,7 +590,9 @@ class _Supervisor:
             trouble = self._kept.put_in_place(restore)
             self._say_once(trouble, trouble)
         argv = resumed(self._job.argv, self._framework, restore)
-        for number, (first, last) in enumerate(self._state.other_data, 1):
+        kept = self._framework is None or not self._framework.data_once
+        given = self._state.other_data if kept or self._state.proof is not None else ()
+        for number, (first, last) in enumerate(given, 1):
             argv = with_data(argv, self._framework, number=number, first=first, last=last)
         argv = self._without_hosts(argv)
         if self._state.rate_factor < 1:

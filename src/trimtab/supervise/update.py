@@ -265,6 +265,11 @@ def _answered_by(
         state, commands = _numeric(state, replace(request.numeric, at=event.at, ask=()))
         return state, (*told, *commands)
     assert request.ending is not None
+    if request.host:
+        if done:
+            state = replace(state, excluded=(*state.excluded, request.host))
+        state, commands = _again(settings, state, event.at, request.ending, request.because)
+        return state, (*told, *commands)
     if not done:
         because = f"{request.because}; the restart was not allowed ({event.answer})"
         state, commands = _gave_up(state, request.ending, because)
@@ -358,7 +363,9 @@ def _answered(
 ) -> tuple[JobState, tuple[Command, ...]]:
     answer, because = answer_to(ending)
     same = f"{ending.crash_class}: {ending.line}"
-    repeated = state.failures > 0 and state.same == same
+    again = state.failures > 0
+    repeated = again and state.same == same
+    twice = again and state.same.startswith(f"{ending.crash_class}:")
     state = replace(state, failures=state.failures + 1, same=same)
     if answer != "restart" and _could_not_resume(state):
         # The command trained before and did not get to a step from this checkpoint: what differs
@@ -370,9 +377,29 @@ def _answered(
         return _again(settings, state, at, ending, because)
     if answer == "older-checkpoint":
         return _gave_up(state, ending, f"{because}, and there is no older one to try")
-    may_exclude = state.authority.permission("exclude-node") == "act"
-    if answer == "exclude" and may_exclude and ending.host not in ("", *state.excluded):
+    if answer == "restart-same":
+        if twice:
+            return _gave_up(state, ending, f"{because}; no new step came since the last such end")
+        answer = "exclude" if ending.host in state.crashed else answer
+        state = replace(state, crashed=(*state.crashed, ending.host)[-_MAX_REFUSED:])
+    leaves = answer == "exclude" and ending.host not in ("", *state.excluded)
+    permission = state.authority.permission("exclude-node")
+    if leaves and permission == "act":
         state = replace(state, excluded=(*state.excluded, ending.host))
+    elif leaves and permission == "ask":
+        what = f"leave out {ending.host} and start again"
+        request = Request(
+            id="",
+            classes=("exclude-node",),
+            what=what,
+            until=at,
+            ending=ending,
+            because=because,
+            host=ending.host,
+        )
+        state = replace(state, phase="asking", stopping_for=None)
+        undo = "start again with a new --run: the host is in use there"
+        return _staged(state, request, ending.why, at, 0, undo)
     if answer == "stop":
         return _gave_up(state, ending, because)
     if answer == "restart-once" and repeated:

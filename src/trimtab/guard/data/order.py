@@ -360,14 +360,6 @@ class DataOrder:
             self.next_epoch()
             self._cursor = ahead
 
-    def batches_between(self, first: int, last: int) -> int:
-        """Return how many batches of this epoch hold sample ids first..last."""
-        return sum(
-            1
-            for i, indices in enumerate(self._batches)
-            if self._id(i) <= last and first <= self._id(i) + len(indices) * self.replicas - 1
-        )
-
     @property
     def num_batches(self) -> int:
         """Batches of the epoch under way; 0 before the first."""

@@ -160,23 +160,28 @@ class AfterStep:
         if not change.expected:
             self._messages.tell(f"{change.text()}: changed, and not announced")
 
-    def tell_ended(self, held: float, lr: float) -> None:
-        """Write down that a rate is held no longer: the script itself has put it back."""
+    def tell_ended(self, held: str, how: str) -> None:
+        """Write down that a setting is held no longer: the script itself has put it back.
+
+        Args:
+            held: What was held, in words.
+            how: What the script did, in words.
+        """
         state = self._parts.state
-        why = f"the script itself has put the learning rate back, to {lr:.3g}"
+        why = f"the script itself has put it back, {how}"
         self._edge.run(
             "journal",
             lambda: self._parts.recorder.event(
                 "decision",
                 step=state.counters.step,
-                what=f"no longer hold the learning rate at {held:.3g}",
+                what=f"no longer hold {held}",
                 why=why,
                 evidence=[],
                 in_force=list(in_force(state.decisions, state.counters.step + 1)),
             ),
         )
         if not self._recovery.busy:
-            self._messages.tell(f"learning rate no longer held at {held:.3g}: {why}")
+            self._messages.tell(f"{held} is held no longer: {why}")
 
     def _record(self, row: StepRow) -> list[Finding]:
         """Take a row into the record, judge it, and bring it to disk, each as far as it goes."""

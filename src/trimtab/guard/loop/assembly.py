@@ -428,7 +428,8 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         clock=clock,
     )
     expected = ExpectedChanges()
-    ledger = SettingsLedger(SettingsReader(s.training, clip=lambda: update.clip), expected)
+    reader = SettingsReader(s.training, clip=lambda: update.clip)
+    ledger = SettingsLedger(reader, expected, reads_batches=s.ranks.count == 1)
     state.on_restore(ledger.went_back)
     points = RestorePoints(state, s.policy, recorder=s.recorder, ranks=s.ranks)
     least_steps = s.policy.verify_steps

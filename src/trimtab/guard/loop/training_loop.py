@@ -156,7 +156,7 @@ class TrainingLoop:
                 if fetched is None:
                     break
                 self.before_forward(*fetched)
-                yield fetched[0]
+                yield self._brought_back(fetched[0])
                 batches.check_stepped()
         # `break`, or an exception in the loop's body, closes the generator at its `yield`.
         except GeneratorExit:
@@ -188,9 +188,15 @@ class TrainingLoop:
 
     def _hand_out_for_reading(self) -> object:
         self._interrupts.step_begins()
-        batch = self._readings.next_batch(len(self._batches.fed))
+        batch = self._brought_back(self._readings.next_batch(len(self._batches.fed)))
         self._batches.hand_out(batch, 0, -1)
         return batch
+
+    def _brought_back(self, batch: object) -> object:
+        """Return a batch in the scale that is held; as the loader gave it where none is."""
+        found = [batch]
+        self._edge.run("probes", lambda: found.append(self._parts.settings.bring_back(batch)))
+        return found[-1]
 
     def on_train_begin(self) -> None:
         """Take a first snapshot, and say that the run is under way; once."""
@@ -219,6 +225,7 @@ class TrainingLoop:
         begins = self._batches.hand_out(batch, first, last)
         if not self.probing:
             self._edge.run("probes", lambda: self._look_at_batch(batch, begins=begins))
+            self._edge.run("probes", lambda: self._look_at_scale(batch))
             self._edge.run("probes", lambda: self._readings.see_batch(batch))
         check = self._after.check
         if check is not None:
@@ -233,6 +240,12 @@ class TrainingLoop:
             parts.probes.arm(parts.state.counters.step + 1, closely=self._after.looks_closely)
         parts.pool.see_batch(batch)
 
+    def _look_at_scale(self, batch: object) -> None:
+        """Write down a batch of another scale than the usual."""
+        step = self._parts.state.counters.step + 1
+        for change in self._parts.settings.see_batch(batch, step):
+            self._after.tell_change(change)
+
     # -- the user has run the forward pass --------------------------------------------------
 
     def note_loss(self, loss: torch.Tensor, *, parts: float, samples: object = None) -> None:
@@ -244,6 +257,10 @@ class TrainingLoop:
                 " [samples] or [samples, tokens]",
                 about="samples",
             )
+
+    def recount(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss as it is counted with what is held; see `settings.measured`."""
+        return self._parts.settings.recount(loss)
 
     def backward(self, loss: torch.Tensor, *, parts: float) -> None:
         """Run the backward pass, scaled where there is a scaler; nothing in a probe."""
@@ -310,7 +327,11 @@ class TrainingLoop:
         for change in self._parts.settings.before_update(step):
             self._after.tell_change(change)
         for held, lr in self._parts.rates.end_holds():
-            self._after.tell_ended(held, lr)
+            self._after.tell_ended(f"the learning rate at {held:.3g}", f"to {lr:.3g}")
+        held_settings = self._parts.state.decisions.held_settings
+        for name in self._parts.settings.ended_holds(step):
+            held_settings.pop(name, None)
+            self._after.tell_ended(name, "which it had set again and again")
 
     def _read(self) -> None:
         """Give the losses of the yardstick's batches to it; nothing else follows from them."""

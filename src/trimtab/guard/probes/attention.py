@@ -21,7 +21,7 @@ from trimtab.guard.distributed.sharding import local
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["AttentionProbe"]
+__all__ = ["AttentionProbe", "is_compiled"]
 
 MAX_ROWS = 16
 """Queries looked at of each head; the last one, which sees all keys, among them."""
@@ -39,7 +39,7 @@ class AttentionProbe:
         self.error: Exception | None = None
         self.seen: list[tuple[torch.Tensor, torch.Tensor]] = []
         self._mode: _Watch | None = None
-        self.possible = not any(_is_compiled(m) for m in model.modules())
+        self.possible = not any(is_compiled(m) for m in model.modules())
         self._handles = []
         if self.possible:
             self._handles = [
@@ -108,7 +108,8 @@ class _Watch(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def _is_compiled(module: nn.Module) -> bool:
+def is_compiled(module: nn.Module) -> bool:
+    """Whether a module, or a part of it, runs as compiled code."""
     return hasattr(module, "_orig_mod") or getattr(module, "_compiled_call_impl", None) is not None
 
 

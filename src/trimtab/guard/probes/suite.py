@@ -30,6 +30,7 @@ from trimtab.guard.probes.moments import (
 )
 from trimtab.guard.probes.output import LogZProbe
 from trimtab.guard.probes.overflow import OverflowProbe
+from trimtab.guard.probes.router import RouterProbe, router_signals
 from trimtab.guard.probes.samples import SampleProbe, outstanding
 
 if TYPE_CHECKING:
@@ -162,6 +163,7 @@ class Probes:
         self._blocks = BlockProbe(list(blocks.values()))
         self._attention = AttentionProbe(training.model)
         self._log_z = LogZProbe(layer)
+        self._router = RouterProbe(model)
         self.samples = SampleProbe()
         self._overflow = OverflowProbe(model)
         self._broken = False
@@ -187,6 +189,8 @@ class Probes:
         self._blocks.armed = self.due and self.runs("blocks")
         self._attention.armed = self.signs_due and self.runs("attention")
         self._log_z.armed = self.signs_due and self.runs("log_z")
+        self._router.armed = self.signs_due and self.runs("router")
+        self._router.forget()
         if self._broken and self.runs("overflow"):
             self._overflow.arm()
         if self.due and self.runs("update"):
@@ -226,6 +230,7 @@ class Probes:
         self._blocks.forget()
         self._attention.seen.clear()
         self._log_z.value = None
+        self._router.forget()
         self._overflow.take()
 
     def call_off(self) -> None:
@@ -313,6 +318,7 @@ class Probes:
                 values = [self._seen.get(name, math.nan) for name, _ in _SIGNS]
                 # `signs_due` is the same on all ranks, so that all of them come to this gather.
                 self._note_whole(self._ranks.gather(values), _SIGNS, found)
+                self._take_router(found)
             return found
         checksum = 0.0
         try:
@@ -327,8 +333,22 @@ class Probes:
             checksum = checksum_of_copies(self._parameters) if self._ranks.count > 1 else 0.0
         finally:  # the other ranks wait for this one's share, whatever failed here
             table = self._ranks.gather(self._vector(checksum))
+            self._take_router(found)
         self._add_up(table, found)
         return found
+
+    def _take_router(self, found: Measured) -> None:
+        """Take what the routers did; all ranks must call it where signs are due."""
+        sizes = self._router.sizes
+        if not sizes or "router" not in self.cadence.probes:
+            return
+        mine = [math.nan] * (sum(2 * experts + 2 for experts in sizes) + 1)
+
+        def look() -> None:
+            mine[:] = self._router.take()
+
+        self._softly("router", look)
+        found.values |= router_signals(self._ranks.gather(mine), sizes)
 
     def _take_samples(self, found: Measured) -> None:
         taken = self.samples.take()
@@ -457,7 +477,7 @@ class Probes:
 
     def close(self) -> None:
         """Remove all hooks."""
-        for probe in (self.hidden, self._blocks, self._attention, self._log_z):
+        for probe in (self.hidden, self._blocks, self._attention, self._log_z, self._router):
             probe.close()
 
 

@@ -227,11 +227,6 @@ class Recorder:
         """Steps whose rows are in memory only."""
         return self._rows.held_steps
 
-    @property
-    def num_held_events(self) -> int:
-        """Events that are in memory only."""
-        return len(self._held)
-
     def take_thinned(self) -> tuple[int, ...]:
         """Return the steps whose rows were given up because too many waited, each once."""
         return self._rows.take_thinned()

@@ -114,6 +114,8 @@ class Case:
     alarmed: bool = False
     base_reading: tuple[float, ...] = ()
     """Losses of the fixed batches under the base; empty: not read."""
+    by_metric: bool = False
+    """Whether a metric of the user's judged the last trial."""
     broken_steps: int = 0
     """Last steps of the trial in a row whose gradient was not finite."""
     arms: tuple[str, ...] | None = None
@@ -139,6 +141,9 @@ class Verification:
     losses: tuple[float, ...] = ()
     """The last ones since."""
     alarmed: bool = False
+    by_metric: bool = False
+    """Whether a metric of the user's decided that it is kept: it then raises the alarm, too, and
+    the level of the training loss says nothing (in RL it rises as the policy learns)."""
 
     def with_step(self, loss: float, *, alarmed: bool) -> Verification:
         """Return it with one more step."""
@@ -153,6 +158,7 @@ class Verification:
         worse = mean - self.expected.level
         size, significant = worse > tolerance * self.expected.unit, worse > 3 * error
         failed = self.alarmed or (len(tail) > 0 and not math.isfinite(mean))
+        size = size and not self.by_metric
         # size without significance is noise, significance without size does not matter
         if failed or (size and significant and len(tail) >= _FEWEST_STEPS):
             verdict = "did not"

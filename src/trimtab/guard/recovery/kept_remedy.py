@@ -74,6 +74,7 @@ def keep(
         max(step, case.seen_step) + policy.verify_steps,
         case.expected,
         step=step,
+        by_metric=case.by_metric,
     )
     # compared with the steps in trouble, not with the healthy ones before: did the remedy help?
     trouble = case.seen_step - int(case.incident.onset) + 1

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.events import Standing
     from trimtab.guard.recovery.state import RecoveryState
     from trimtab.plan.policy import Policy
+    from trimtab.plan.trials import SettingPutBack
 
 __all__ = [
     "affordable_probe",
@@ -54,7 +55,9 @@ def situation_of(
         lr_returned=case.lr_returned,
         lr_proven=case.lr_sound is not None or not case.lr_rising,
         policy=policy,
-        changed=tuple(c for c in standing.changed if c.step > case.base.step),
+        changed=tuple(
+            c for c in _changed(case, standing) if c.step > case.base.step and _fits(case, c)
+        ),
         may_skip=case.arms is None or "other-data" in case.arms,
         probe=case.probe,
         window=(onset, max(case.seen_sample - 1, onset)),
@@ -80,6 +83,18 @@ def situation_of(
         step=case.seen_step,
         last_action_step=state.last_action_step,
     )
+
+
+def _changed(case: Case, standing: Standing) -> tuple[SettingPutBack, ...]:
+    """Return the settings that changed; what a trial holds just now is no longer among those."""
+    tried = {c.name: c for trial in case.tried.values() for c in trial.put_back}
+    return tuple(({c.name: c for c in standing.changed} | tried).values())
+
+
+def _fits(case: Case, change: SettingPutBack) -> bool:
+    """Whether what was looked at since does not explain a change better: data that stands out."""
+    loss_grew = change.name == "loss.factor" and change.values[0] > 0
+    return not (loss_grew and case.probe is not None and case.probe.num_outliers)
 
 
 def older_target(state: RecoveryState, case: Case, oldest_step: int | None) -> int | None:

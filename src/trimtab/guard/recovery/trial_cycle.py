@@ -253,6 +253,7 @@ def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None
     trial = case.trial
     assert trial is not None
     reading = None if e is None else e.reading
+    case = replace(case, by_metric=reading is not None and reading.sigma is not None)
     if reading is not None:
         if reading.base:
             case = replace(case, base_reading=reading.base)

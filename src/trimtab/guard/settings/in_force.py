@@ -42,8 +42,13 @@ def in_force(decisions: Decisions, step: int) -> tuple[str, ...]:
     told += [f"{name} = {value:.3g}" for name, value in d.optimizer_settings.items()]
     if d.precision:
         told.append(f"forward pass in {d.precision}")
-    told += [
-        f"{name} held at {' '.join(sorted({f'{v:.6g}' for v in values}))}"
-        for name, values in d.held_settings.items()
-    ]
+    told += [_held(name, values) for name, values in d.held_settings.items()]
     return tuple(told)
+
+
+def _held(name: str, values: list[float]) -> str:
+    if name == "loss.factor":
+        return f"loss divided by {values[0]:.3g} where the script multiplies it so"
+    if name.startswith("batch") and len(values) == 4:
+        return f"{name} brought back to mean {values[0]:.3g}, spread {values[1]:.3g}"
+    return f"{name} held at {' '.join(sorted({f'{v:.6g}' for v in values}))}"

@@ -7,14 +7,19 @@ that moves again within `_SCHEDULE_STEPS` follows a schedule of its own and is n
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trimtab.guard.settings.measured import BatchScales, LossCount, RatePeak, is_measured
 from trimtab.plan.trials import SettingPutBack
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import torch
+
+    from trimtab.guard.settings.measured import Measured
     from trimtab.guard.settings.reader import SettingsReader, Values
     from trimtab.plan.expected import ExpectedChanges
 
@@ -31,6 +36,14 @@ _STILL_ROWS = 20
 """Rows at one batch size before another one is a change, as in `detectors.setting_change`."""
 _HOLD_ROWS = 2
 """Rows of a new batch size: the last batch of an epoch is short for one."""
+
+_MOST_FROZEN = 0.25
+"""Share of the trained tensors that is left where most are frozen at once. Recipes freeze part of a
+model in mid-run, or begin with all but the head frozen; to leave only the head is a mistake. Ours."""
+_INSISTS = 3
+"""Steps in a row in which a loop sets again what is held, as one that sets it in each step."""
+_RETURNED = 8
+"""Steps after those in which it does not, from which on it has put the setting back itself."""
 
 _SIGNALS: Mapping[str, str] = {
     "weight_decay": "weight_decay",
@@ -71,6 +84,11 @@ class SettingChanged:
         pairs = zip(self.before, self.after, strict=False)
         return self.name == "requires_grad" and all(b >= a for a, b in pairs)
 
+    @property
+    def trained_share(self) -> float:
+        """How many tensors are trained still, share of those that were."""
+        return sum(self.after) / max(sum(self.before), 1.0)
+
     def text(self) -> str:
         """Return it in words, such as `weight_decay 0.1 → 100`."""
         before, after = self.shown
@@ -84,6 +102,8 @@ class SettingChanged:
             return f"{sum(self.before):g} trained", f"{sum(self.after):g} trained"
         if self.name.endswith(".training"):
             return _modes(self.before), _modes(self.after)
+        if self.name.startswith("batch") and is_measured(self.name):
+            return _spread(self.before), _spread(self.after)
         pairs = [(a, b) for a, b in zip(self.before, self.after, strict=False) if a != b]
         a, b = pairs[0] if pairs else (self.before[:1] or (0.0,), self.after[:1] or (0.0,))
         return _shown(a), _shown(b)
@@ -92,13 +112,24 @@ class SettingChanged:
 class SettingsLedger:
     """Looks at the settings before each update, and remembers what nobody announced."""
 
-    def __init__(self, reader: SettingsReader, expected: ExpectedChanges) -> None:
+    def __init__(
+        self, reader: SettingsReader, expected: ExpectedChanges, *, reads_batches: bool = True
+    ) -> None:
         """Begin with the settings of the first step.
 
         Args:
             reader: Reads and writes settings.
             expected: What was announced.
+            reads_batches: Whether the scale of batches is looked at: each rank has others, and all
+                must decide alike.
         """
+        self._reads_batches = reads_batches
+        self._scales = BatchScales()
+        self._scale_ratio = 1.0
+        self._count = LossCount()
+        self._peak = RatePeak()
+        self._insisted: dict[str, tuple[int, int]] = {}
+        """Steps in a row, and the newest one, in which a loop set again what is held."""
         self._reader = reader
         self._expected = expected
         self._fingerprint: tuple[object, ...] | None = None
@@ -148,6 +179,58 @@ class SettingsLedger:
             changed += self._rate_change(step, rates)
         return self._sort(changed, step) if changed else ()
 
+    def see_batch(self, batch: object, step: int) -> tuple[SettingChanged, ...]:
+        """Take in a batch that is trained on; return what is of another scale now.
+
+        Args:
+            batch: As the loader gave it.
+            step: The one that it is for.
+        """
+        if not self._reads_batches:
+            return ()
+        changed = _as_changes(self._scales.see(batch, step))
+        if self._scales.ratio != self._scale_ratio and not self._expected.covers("batch", step):
+            self._scale_ratio = self._scales.ratio
+            self._signals["batch_scale"] = self._scale_ratio
+        return self._sort(changed, step) if changed else ()
+
+    def bring_back(self, batch: object) -> object:
+        """Return the batch with what is held of its scale; itself where nothing is."""
+        return self._scales.apply(batch)
+
+    def recount(self, loss: torch.Tensor) -> torch.Tensor:
+        """Return the loss by which the backward pass begins as it used to be counted."""
+        return self._count.apply(loss)
+
+    def ended_holds(self, step: int) -> tuple[str, ...]:
+        """End the holds of settings that the script has put back itself; return their names.
+
+        Only of a loop that had set the setting again and again is it known that it no longer does.
+
+        Args:
+            step: The one that is under way.
+        """
+        if not self._held:
+            return ()
+        own = self._reader.overwritten | self._scales.corrected
+        if self._count.corrected:
+            own.add(LossCount.name)
+        self._reader.overwritten, self._scales.corrected = set(), set()
+        self._count.corrected = False
+        for name in own:
+            rows, last = self._insisted.get(name, (0, step - 1))
+            self._insisted[name] = (rows + 1 if step - last <= 1 else 1, max(step, last))
+        ended = tuple(
+            name
+            for name in self._held
+            if name in self._insisted
+            and self._insisted[name][0] >= _INSISTS
+            and step - self._insisted[name][1] >= _RETURNED
+        )
+        if ended:
+            self.release(dict.fromkeys(ended, ()))
+        return ended
+
     def after_update(self) -> None:
         """Take what is in force now as the guard's own doing: schedules, remedies, restores."""
         fingerprint = self._reader.fingerprint()
@@ -157,8 +240,10 @@ class SettingsLedger:
 
     accept = after_update
 
-    def went_back(self, _step: int) -> None:
+    def went_back(self, step: int) -> None:
         """Put what is held in force again after a restore, which brings older settings."""
+        self._count.forget_after(step)
+        self._peak.forget_after(step)
         for name, value in self._held.items():
             self._reader.write(name, value)
         self.accept()
@@ -203,6 +288,16 @@ class SettingsLedger:
             if self._scale and scale and not _is_power_of_two(scale / self._scale):
                 changed.append(SettingChanged(step, "loss_scale", (self._scale,), (scale,)))
             self._scale = scale
+        loss, norm = values.get("loss", math.nan), values.get("grad_norm", math.nan)
+        counts = self._reader.sees_size(norm)
+        recounted = _as_changes(self._count.see(loss, norm, step, counts=counts))
+        turned = any(c.after[0] < 0 for c in recounted)
+        if turned and not self._expected.covers(LossCount.name, step):
+            values["loss_factor"] = recounted[0].after[0]
+        changed += recounted
+        beyond = self._peak.see(values.get("lr", math.nan), step)
+        if beyond is not None and not self._expected.covers("lr", step):
+            values["rate_over_peak"] = beyond
         return self._sort(changed, step, of_row=True) if changed else ()
 
     # -- for recovery -----------------------------------------------------------------------
@@ -213,16 +308,38 @@ class SettingsLedger:
         for change in self._changes:
             if change.name in self._held or change.name in _NOT_PUT_BACK or not change.before:
                 continue
-            if change.step > step and change.name not in found:
+            values = self._values_to_hold(change)
+            if change.step > step and change.name not in found and values:
                 found[change.name] = SettingPutBack(
                     name=change.name,
                     step=change.step,
-                    values=change.before,
+                    values=values,
                     changed_to=change.after,
-                    shown=f"{change.name} back to {change.shown[0]}",
-                    ended=self._values.get(change.name) == change.before,
+                    shown=self._shown_back(change),
+                    ended=self._is_over(change),
                 )
         return tuple(found.values())
+
+    def _is_over(self, change: SettingChanged) -> bool:
+        """Whether the script itself has put a setting back; data comes again as it was."""
+        if change.name == LossCount.name:
+            return self._count.is_over(change.after[0])
+        return self._values.get(change.name) == change.before
+
+    def _values_to_hold(self, change: SettingChanged) -> Values:
+        """Return what puts a setting back; empty where nothing does."""
+        if change.name == LossCount.name:
+            return change.after if self._count.corrects else ()
+        if is_measured(change.name):
+            return self._scales.values_to_hold(change.name)
+        return change.before
+
+    def _shown_back(self, change: SettingChanged) -> str:
+        if change.name == LossCount.name:
+            return f"loss divided by {change.after[0]:.3g}"
+        if is_measured(change.name):
+            return f"{change.name} brought back to {change.shown[0]}"
+        return f"{change.name} back to {change.shown[0]}"
 
     def moves_rate(self, step: int) -> bool:
         """Whether the script moves the rate itself, step by step, as a schedule does."""
@@ -234,9 +351,13 @@ class SettingsLedger:
         Whenever one of them changes again it is put back before the next forward pass, or else
         before the next update.
         """
-        failed = tuple(name for name, value in names.items() if not self._reader.write(name, value))
+        failed = tuple(
+            name
+            for name, value in names.items()
+            if not (is_measured(name) or self._reader.write(name, value))
+        )
         self._held |= {name: value for name, value in names.items() if name not in failed}
-        self._reader.hold(self._held)
+        self._hold()
         self.accept()
         return failed
 
@@ -244,10 +365,16 @@ class SettingsLedger:
         """Hold settings no longer, and set them to these values where there are any."""
         for name, value in names.items():
             self._held.pop(name, None)
+            self._insisted.pop(name, None)
             if value:
                 self._reader.write(name, value)
-        self._reader.hold(self._held)
+        self._hold()
         self.accept()
+
+    def _hold(self) -> None:
+        self._reader.hold({n: v for n, v in self._held.items() if not is_measured(n)})
+        self._scales.hold(self._held)
+        self._count.hold(self._held)
 
     @property
     def held(self) -> Mapping[str, Values]:
@@ -291,15 +418,24 @@ class SettingsLedger:
             self._moved[name] = step
             if last is not None and step - last < _SCHEDULE_STEPS:
                 continue
-            expected = self._expected.covers(name, step) or self._told_of(name, step)
+            known = "batch" if name.startswith("batch[") else name
+            expected = self._expected.covers(known, step) or self._told_of(name, step)
             change = SettingChanged(step, name, change.before, change.after, expected)
             found.append(change)
             # Parameters are set free on purpose by many a recipe, and to freeze them again
             # would end what they learn: it is written down, and neither suspected nor put back.
+            if not expected and change.name == "requires_grad":
+                share = change.trained_share
+                if share >= 1 or share <= _MOST_FROZEN:
+                    self._signals["trained_share"] = min(share, 1.0)
             if not expected and not change.sets_free:
-                self._unannounced += not of_row
+                self._unannounced += not (of_row or is_measured(name))
                 self._changes = [*self._changes[-_MOST_KEPT + 1 :], change]
         return tuple(found)
+
+
+def _as_changes(measured: list[Measured]) -> list[SettingChanged]:
+    return [SettingChanged(step, name, before, after) for name, step, before, after in measured]
 
 
 class _Steady:
@@ -353,6 +489,11 @@ def _is_power_of_two(ratio: float) -> bool:
 def _modes(values: Values) -> str:
     on = sum(values)
     return "train" if on == len(values) else "eval" if not on else f"{on:g} of {len(values)} train"
+
+
+def _spread(values: Values) -> str:
+    mean, spread, *_ = values
+    return f"mean {mean:.3g}, spread {spread:.3g}"
 
 
 def _shown(value: object) -> str:

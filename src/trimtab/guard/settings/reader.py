@@ -60,6 +60,10 @@ class SettingsReader:
         self._parameters: list[torch.Tensor] = []
         self._options: list[tuple[Mapping[str, object], itemgetter[object] | None]] = []
         self._held: dict[str, Values] = {}
+        self._holding: tuple[object, ...] = ()
+        """Fingerprint with all that is held in force."""
+        self.overwritten: set[str] = set()
+        """Of what is held, that the loop has set otherwise since this was last emptied."""
         self._hook: RemovableHandle | None = None
         self.find()
 
@@ -102,6 +106,15 @@ class SettingsReader:
         """Return the rates of the groups as they stand, those that are tensors left out."""
         groups = self._training.optimizer.param_groups
         return tuple([g["lr"] for g in groups if type(g["lr"]) is float])
+
+    def sees_size(self, norm: float) -> bool:
+        """Whether a gradient of this norm that is larger makes a larger update.
+
+        Not to Adam and what divides by a running size, nor where it is clipped to one size.
+        """
+        clip = self._clip()
+        plain = type(self._training.optimizer).__name__.lower() == "sgd"
+        return plain and (clip is None or norm < clip)
 
     # -- where something changed ------------------------------------------------------------
 
@@ -152,6 +165,7 @@ class SettingsReader:
         is left alone: an evaluation between two steps is in eval mode for good reason.
         """
         self._held = {n: v for n, v in held.items() if not n.endswith(".training")}
+        self._holding = self.fingerprint()
         if self._held and self._hook is None:
             self._hook = self._training.model.register_forward_pre_hook(self._write_held)
         elif not self._held and self._hook is not None:
@@ -159,8 +173,14 @@ class SettingsReader:
             self._hook = None
 
     def _write_held(self, *_: object) -> None:
+        if self.fingerprint() == self._holding:
+            return
+        now = self.read()
         for name, values in self._held.items():
-            self.write(name, values)
+            if now.get(name) != values:
+                self.overwritten.add(name)
+                self.write(name, values)
+        self._holding = self.fingerprint()
 
     def _places(self, name: str) -> list[Callable[[float], None]]:
         kind, dot, attribute = name.rpartition(".")

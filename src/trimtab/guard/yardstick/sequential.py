@@ -75,11 +75,6 @@ class PairedTest:
         return self._kept[-1][0] if self._kept else None
 
     @property
-    def last_good(self) -> tuple[float, ...]:
-        """Losses of that evaluation; empty without any."""
-        return self._kept[-1][1] if self._kept else ()
-
-    @property
     def spread(self) -> float | None:
         """Standard deviation of one evaluation's mean about its trend; None: not known yet.
 

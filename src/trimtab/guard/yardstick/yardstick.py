@@ -274,7 +274,7 @@ class Yardstick:
             self.metrics = _checked(self._function())
             losses = _lower_is_better(self.metrics)
             if request.older is None:
-                return Reading(request.step, losses)
+                return Reading(request.step, losses, sigma=self.test.spread)
             self._swap_in(request.older)
             fix_rng(FIXED_SEED)
             base = _lower_is_better(_checked(self._function()))

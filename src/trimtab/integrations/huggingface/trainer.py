@@ -34,6 +34,8 @@ from trimtab.integrations.huggingface.checkpoints import (
 )
 from trimtab.integrations.huggingface.dataloader import EpochLength, Feed
 from trimtab.integrations.huggingface.trainer_state import TrainerProgress
+from trimtab.integrations.huggingface.trial_rows import TrialRows
+from trimtab.integrations.huggingface.validation import FixedEvaluation
 from trimtab.integrations.packages import warn_of_version
 from trimtab.integrations.stepping import SteppedScheduler
 
@@ -55,8 +57,11 @@ else:
 
 __all__ = ["GuardMixin", "GuardSettings", "GuardedTrainer"]
 
-_NOT_SIGNALS = frozenset({"loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos"})
+_NOT_SIGNALS = frozenset(
+    {"loss", "grad_norm", "learning_rate", "epoch", "step", "total_flos", "step_time"}
+)
 """Keys of the Trainer's log that the guard records itself, or that say where the run is."""
+_NO_METRICS: dict[str, dict[str, list[float]]] = {"train": {}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +82,23 @@ class GuardSettings:
     """See `Guard`."""
     say: Callable[[str], None] | None = None
     """Shows one line to the user; None: standard error."""
+    validate: Callable[[], Mapping[str, tuple[float, str]]] | None = None
+    """Function that the yardstick reads, see `Guard`; a loader goes through no Trainer's loop."""
+    validate_samples: int = 0
+    """So many samples of the Trainer's `eval_dataset` are the yardstick, evaluated by its own loop:
+    judged is the reward where there is one, else the loss."""
+
+    def __post_init__(self) -> None:
+        """Refuse two yardsticks, and what is none."""
+        if self.validate is not None and not callable(self.validate):
+            raise ConfigError(
+                f"validate is {type(self.validate).__name__}, expected a function; for samples of"
+                " eval_dataset set validate_samples"
+            )
+        if self.validate is not None and self.validate_samples:
+            raise ConfigError("validate and validate_samples are both given; one is enough")
+        if self.validate_samples < 0:
+            raise ConfigError(f"validate_samples is {self.validate_samples}, expected 0 or more")
 
 
 class GuardMixin(_TrainerBase):
@@ -120,6 +142,8 @@ class GuardMixin(_TrainerBase):
         self.group_done = 0
         self._step_before = -1
         self._misaligned = False
+        self._trial_rows = TrialRows(self)
+        self._measured: dict[str, list[float]] = {}
         self.add_callback(_Relay(self))
 
     @property
@@ -160,14 +184,25 @@ class GuardMixin(_TrainerBase):
         port = self.port
         if port is not None and self.group_done == 0:
             self._step_before = port.step_number
+            self._measured = {}
+        before = self._num_measured() if port is not None else {}
         loss = super().training_step(*args, **kwargs)
         self.group_done += 1
         if port is None:
             return loss
+        self._note_measured(port, before)
         # The Trainer divides by the batches of a step; the guard expects each batch's own mean.
         port.note_loss(loss * self.group_size if self.group_size > 1 else loss)
         # The Trainer adds up what it logs, and a probe's loss is none of a step.
         return torch.zeros_like(loss) if port.probing else loss
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Log as the Trainer does; rows of a trial once it is kept."""
+        port = self.port
+        if port is not None and not port.is_calm and "loss" in logs:
+            self._trial_rows.hold(logs)
+        else:
+            super().log(logs, *args, **kwargs)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         """Note the optimizer's settings as launched: loading a checkpoint overwrites them."""
@@ -245,6 +280,9 @@ class GuardMixin(_TrainerBase):
         )
         progress = TrainerProgress(self)
         extra: dict[str, Stateful] = {"trainer": progress}
+        reference = getattr(self, "ref_model", None)
+        if getattr(args, "sync_ref_model", False) and reference is not None:
+            extra["reference"] = accelerator.unwrap_model(reference)  # it follows the policy
         if by_metric and scheduler is not None:
             extra["plateau"] = scheduler
         show = (chosen.say or to_stderr) if state.is_world_process_zero else _say_nothing
@@ -257,7 +295,7 @@ class GuardMixin(_TrainerBase):
             inner_optimizer(optimizer),
             data=feed.source(total_batches=state.max_steps * accumulate),
             run=self._run_directory(),
-            mode=chosen.mode,
+            mode=self._mode(),
             policy=chosen.policy,
             scheduler=schedule,
             scaler=accelerator.scaler,
@@ -271,8 +309,12 @@ class GuardMixin(_TrainerBase):
             loaded_step=None if loaded is None else state.global_step,
             companion=companion,
             say=chosen.say,
+            validate=FixedEvaluation(self, chosen.validate_samples)
+            if chosen.validate_samples
+            else chosen.validate,
         )
         port = TrainerPort(guard)
+        port.on_restore(self._trial_rows.drop_after)
         if loaded is not None and companion is None:
             port.begin_after(self._batches_done())
         if self._launched is not None:
@@ -322,12 +364,16 @@ class GuardMixin(_TrainerBase):
         if port is None:
             return
         state.epoch = port.data_epoch
-        if not port.is_calm or port.step_number != self._step_before + 1:
+        forward = port.step_number == self._step_before + 1
+        if not forward or port.probing:
             control.should_log = control.should_evaluate = control.should_save = False
+        elif not port.is_calm:
+            self._trial_rows.note_due(control, state.global_step)
         if not port.is_calm:
             if state.global_step >= state.max_steps:
                 control.should_training_stop = False
         else:
+            self._trial_rows.release(control, super().log)
             port.contain("checkpoint", self._files.follow_rollback)
         self._hold_checkpoints(doubt=port.unsettled)
         if port.epoch_is_over or self._misaligned:
@@ -336,11 +382,14 @@ class GuardMixin(_TrainerBase):
     def after_log(self, logs: Mapping[str, object]) -> None:
         """Record with the next step what else was logged with a loss."""
         port = self.port
-        if port is not None and "loss" in logs:
+        # rows of a trial that was kept come later than the steps they are of
+        if port is not None and "loss" in logs and self.state.global_step == port.step_number:
             further = {
                 name: float(value)
                 for name, value in logs.items()
-                if isinstance(value, int | float) and name not in _NOT_SIGNALS
+                if isinstance(value, int | float)
+                and name not in _NOT_SIGNALS
+                and name not in self._measured
             }
             port.note_signals(**further)
 
@@ -357,9 +406,11 @@ class GuardMixin(_TrainerBase):
         port = self.port
         if port is None:
             return
-        if self._misaligned or not port.is_calm:
-            self._misaligned = False
+        if self._misaligned or port.probing:
             control.should_log = control.should_evaluate = control.should_save = False
+        elif not port.is_calm:
+            self._trial_rows.note_due(control, self.state.global_step)
+        self._misaligned = False
         if control.should_training_stop:
             port.finish()
 
@@ -371,6 +422,24 @@ class GuardMixin(_TrainerBase):
     def _run_directory(self) -> Path:
         chosen = self.guard_settings.run
         return Path(chosen) if chosen is not None else self._output_dir() / "trimtab"
+
+    def _mode(self) -> Mode | None:
+        """Return the mode asked for; observe where a part of the state cannot go back."""
+        why = _cannot_go_back(self)
+        if why:
+            (self.guard_settings.say or to_stderr)(f"trimtab: only observing: {why}")
+        return "observe" if why else self.guard_settings.mode
+
+    def _num_measured(self) -> dict[str, int]:
+        """Return how much TRL's trainers have measured since they last logged, by name."""
+        return {n: len(v) for n, v in getattr(self, "_metrics", _NO_METRICS)["train"].items()}
+
+    def _note_measured(self, port: TrainerPort, before: Mapping[str, int]) -> None:
+        """Note what TRL's trainers have measured of a batch (reward, KL, entropy) with its step."""
+        for name, values in getattr(self, "_metrics", _NO_METRICS)["train"].items():
+            if name not in _NOT_SIGNALS:
+                self._measured.setdefault(name, []).extend(values[before.get(name, 0) :])
+        port.note_signals(**{n: sum(v) / len(v) for n, v in self._measured.items() if v})
 
     def _batches_done(self) -> int:
         """Return how many batches of this rank the steps of the Trainer's checkpoint took."""
@@ -426,6 +495,15 @@ def _check_distributed(accelerator: Accelerator) -> None:
             "TrainingArguments(deepspeed=...) hands backward and update to an engine; use"
             " WatchCallback(mode='observe'), or a loop with trimtab.integrations.deepspeed"
         )
+
+
+def _cannot_go_back(trainer: object) -> str:
+    """Return which part of a trainer's state is out of reach; empty where all of it goes back."""
+    if getattr(trainer, "rollout_worker", None) is not None:
+        return "completions are made by a worker of its own, whose state does not go back"
+    if getattr(trainer, "use_vllm", False) and not hasattr(trainer, "_last_loaded_step"):
+        return "the weights of vLLM cannot be loaded anew after a rollback"
+    return ""
 
 
 def _batches(steps: int, per_epoch: int | None, accumulate: int) -> int:

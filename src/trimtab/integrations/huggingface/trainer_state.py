@@ -9,6 +9,7 @@ import torch
 from transformers.trainer_callback import ExportableState
 
 from trimtab.guard.port import TrainerPort
+from trimtab.integrations.huggingface.validation import reload_generation
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -23,8 +24,16 @@ _OF_STATE = (
     "best_global_step",
 )
 _OF_TRAINER = ("_total_loss_scalar", "_globalstep_last_logged", "current_flos")
-_OF_TRL = ("_step", "_buffered_inputs", "_total_train_tokens")
-"""Of TRL's trainers: batches seen, the completions that they are still made of, tokens counted."""
+_OF_TRL = (
+    "_step",
+    "_buffered_inputs",
+    "_total_train_tokens",
+    "entropy_coef",
+    "_last_world_entropy",
+    "_entropy_window_stats",
+)
+"""Of TRL's trainers: batches seen, the completions that they are still made of, tokens counted, and
+the weight of the entropy where it adapts."""
 
 
 class _Saved(TypedDict):
@@ -94,6 +103,7 @@ class TrainerProgress:
         ):
             for name, value in values.items():
                 setattr(owner, name, value)
+        reload_generation(trainer)
         # Saved as the sum of the whole run; the Trainer divides it by the steps of this call only.
         trainer._total_loss_scalar -= self._loss_before
         for mode, kept in saved.get("metrics", {}).items():
@@ -107,6 +117,12 @@ class TrainerProgress:
             # `trainer_state.json` and a Trainer's own curves are then those of one lineage.
             history, step = trainer.state.log_history, saved["step"]
             history[:] = [row for row in history if row.get("step", 0) <= step]
+            if any(row.get("step") == step and "loss" in row for row in history):
+                # saved before that row was logged: its losses are not of the next row
+                trainer._total_loss_scalar += float(trainer._tr_loss)
+                trainer._tr_loss = torch.zeros_like(trainer._tr_loss)
+                trainer._globalstep_last_logged = step
+                getattr(trainer, "_metrics", {}).get("train", {}).clear()
         for callback in trainer.callback_handler.callbacks:
             for name, value in saved["callbacks"].get(type(callback).__name__, {}).items():
                 setattr(callback, name, value)

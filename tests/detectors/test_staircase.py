@@ -1,0 +1,19 @@
+"""Steps down of the loss: passes over the data, or milestones of the rate."""
+
+import numpy as np
+import pytest
+
+from trimtab.detectors.epochs import staircase_findings
+from trimtab.testing.curves import record_of
+
+
+@pytest.mark.parametrize("milestones", [False, True])
+def test_staircase_is_not_told_where_the_rate_falls_at_each_step(*, milestones: bool) -> None:
+    rows = 300
+    stage = np.arange(rows) // 100
+    loss = 2.5 - 0.5 * stage + 0.02 * np.random.default_rng(0).standard_normal(rows)
+    rate = np.where(milestones, 0.1**stage, 1.0) * 0.1
+    found = staircase_findings(
+        record_of(np.arange(rows, dtype=np.float64), {"loss": loss, "lr": rate})
+    )
+    assert [f.kind for f in found] == ([] if milestones else ["memorised"])

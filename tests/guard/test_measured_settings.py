@@ -1,0 +1,141 @@
+"""Settings that no object holds: the scale of batches, the count of the loss, the peak of a rate."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.guard.inner import inner
+from tests.guard.tiny import events_of, guard_of, make
+from trimtab.guard import Guard
+from trimtab.guard.settings.measured import BatchScales, LossCount, RatePeak
+from trimtab.plan.policy import Policy
+
+pytestmark = pytest.mark.torch
+
+STEPS, CHANGE = 150, 90
+POLICY = Policy(
+    trial_steps=16,
+    patience_steps=6,
+    verify_steps=16,
+    cooldown_steps=16,
+    max_wasted_share=5.0,
+    checkpoint_in_background=False,
+)
+
+
+def images(seed: int) -> list[Tensor]:
+    made = torch.Generator().manual_seed(seed)
+    return [torch.rand(16, 8, 8, generator=made), torch.zeros(16, dtype=torch.long)]
+
+
+def test_scale_of_batches_is_seen_once_and_taken_out_only_where_it_is_other() -> None:
+    scales = BatchScales()
+    assert not any(scales.see(images(i), i) for i in range(40))
+    x, y = images(50)
+    for changed in (1.3 * x, -x, x + 0.5):
+        assert not scales.see([changed, y], 40)
+    found = [f for i in range(40, 46) for f in scales.see([255 * images(i)[0], images(i)[1]], i)]
+    assert [(name, step) for name, step, *_ in found] == [("batch[0]", 40)]
+    assert scales.ratio == pytest.approx(255, rel=0.05)
+    scales.hold({"batch[0]": scales.values_to_hold("batch[0]")})
+    mended = scales.apply([255 * x, y])
+    assert torch.allclose(mended[0], x, rtol=0.05)
+    assert mended[1] is y
+    usual = [x, y]
+    assert scales.apply(usual) is usual
+
+
+def losses(factor: Callable[[int], float], *, spread: float = 0.3) -> list[tuple[int, float]]:
+    """Return what a stream of losses with noise of its own is said to be multiplied by, and when."""
+    rng, count = np.random.default_rng(0), LossCount()
+    found = []
+    for step in range(120):
+        loss = factor(step) * math.exp(spread * rng.normal())
+        norm = abs(factor(step)) * math.exp(spread * rng.normal())
+        found += [(f[1], f[3][0]) for f in count.see(loss, norm, step, counts=True)]
+    return found
+
+
+def test_count_of_the_loss_is_told_by_loss_and_norm_together() -> None:
+    assert losses(lambda t: -1.0 if t >= 60 else 1.0) == [(60, -1.0)]
+    ((step, factor),) = losses(lambda t: 16.0 if t >= 60 else 1.0)
+    assert step == 60
+    assert factor == pytest.approx(16, rel=0.5)
+    for harmless in (
+        lambda t: 2.0 if t >= 60 else 1.0,
+        lambda t: 1 - t / 60.5,  # falls through zero
+        lambda t: math.exp(-t / 10),
+    ):
+        assert losses(harmless, spread=0.05) == []
+
+
+def test_rate_is_beyond_its_peak_only_once_it_has_come_down_and_climbs() -> None:
+    def beyond(rate: Callable[[int], float]) -> list[int]:
+        peak = RatePeak()
+        return [t for t in range(300) if peak.see(rate(t), t) is not None]
+
+    def cosine(t: int) -> float:
+        return min(t / 20, 1.0) * (0.55 + 0.45 * math.cos(math.pi * t / 300))
+
+    assert beyond(cosine) == []
+    assert beyond(lambda t: cosine(t % 100)) == []  # restarts
+    assert beyond(lambda t: t / 300) == []  # a warm-up that does not end
+    assert len(beyond(lambda t: cosine(t) * min(1.03 ** max(t - 100, 0), 300))) == 1
+
+
+def scaled(x: Tensor, model: nn.Module) -> Tensor:
+    return torch.as_tensor(nn.functional.mse_loss(model(x), torch.tanh(x[:, :4])))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["batch", "sign", "frozen"])
+def test_what_no_recipe_does_is_put_back_at_once(tmp_path: Path, what: str) -> None:
+    torch.manual_seed(0)
+    x, run = torch.randn(32 * STEPS * 2, 16), tmp_path / "run"
+    if what == "batch":
+        x[32 * (CHANGE - 1) :] *= 255
+    model = nn.Sequential(
+        *(m for _ in range(4) for m in (nn.Linear(16, 16), nn.Tanh())), nn.Linear(16, 4)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    data = DataLoader(TensorDataset(x), batch_size=32)
+    guard = Guard(
+        model, optimizer, data=data, run=run, mode="act", steps=STEPS, policy=POLICY,
+        say=lambda _: None,
+    )  # fmt: skip
+    for (inputs,) in guard:
+        at = guard.step_number + 1 >= CHANGE
+        if what == "frozen" and guard.step_number + 1 == CHANGE and guard.phase != "probe":
+            for p in list(model.parameters())[:-2]:
+                p.requires_grad_(False)
+        guard.backward(scaled(inputs, model) * (-1 if at and what == "sign" else 1))
+        guard.step()
+    trials = [e for e in events_of(run, "attempt") if str(e.data["why"]).startswith("trial")]
+    assert len(trials) == 1, [e.data["why"] for e in trials]
+    assert [a["remedy"] for a in guard.actions] == ["roll-back+put-back"]
+    causes = [e.data["causes"][0]["cause"] for e in events_of(run, "incident") if e.data["causes"]]
+    assert set(causes) == {"bad-data-window" if what == "batch" else "setting-changed"}
+    assert float(scaled(torch.randn(256, 16), model).detach()) < 0.1
+
+
+def test_hold_of_a_setting_ends_where_a_loop_that_set_it_no_longer_does(tmp_path: Path) -> None:
+    s, run, held = make(dropout=0.0), tmp_path / "run", dict[int, bool]()
+    guard = guard_of(s, run, mode="act", steps=24, policy=POLICY)
+    for batch in guard:
+        if guard.step_number == 2:
+            inner(guard).engine.hold_settings({"Dropout.p": (0.0,)})
+        if guard.step_number < 10:
+            s.model.dropout.p = 0.5
+        guard.backward(s.loss(batch))
+        guard.step()
+        held[guard.step_number] = "Dropout.p" in inner(guard).engine.decisions.held_settings
+    assert held[16]
+    assert not held[24]
+    (ended,) = [e for e in events_of(run, "decision") if "no longer hold" in str(e.data["what"])]
+    assert "Dropout.p" in str(ended.data["what"])
