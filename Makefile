@@ -81,9 +81,13 @@ lint: $(READY)  ## ruff (rules and format), mypy strict, the order of imports, t
 house: $(READY)  ## the structure of the code in figures, beside seven anchor codebases
 	@$(PY) tools/house.py
 
-test: lint  ## lint, then every test that takes less than about 5 s
-	$(call say,Tests$(,) without the slow ones.)
-	@$(PYTEST) -m 'not slow'
+test: $(READY)  ## lint, and beside it every test that takes less than about 5 s
+	$(call say,Tests$(,) without the slow ones; lint runs beside them and is printed after them.)
+	@out=$$(mktemp); $(MAKE) --no-print-directory lint >"$$out" 2>&1 & lint=$$!; \
+	tested=0; $(PYTEST) -m 'not slow' || tested=$$?; \
+	linted=0; wait $$lint || linted=$$?; \
+	cat "$$out"; rm -f "$$out"; \
+	[ $$tested = 0 ] || exit $$tested; exit $$linted
 
 test-slow: $(READY)  ## the tests that take longer: whole runs, kills, benchmarks in small
 	$(call say,Slow tests: whole training runs; tens of minutes on two cores.)

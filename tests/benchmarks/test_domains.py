@@ -39,6 +39,7 @@ def alarms(run: dict[str, object]) -> list[dict[str, object]]:
     return [i for i in incidents if i["severity"] != "info"]
 
 
+@pytest.mark.usefixtures("incidents_alone")
 @pytest.mark.parametrize("case", PATHOLOGIES, ids=lambda p: p.id)
 def test_a_pathology_is_told(
     case: Pathology, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -53,6 +54,7 @@ def test_a_pathology_is_told(
     assert causes[0]["cause"] in case.causes
 
 
+@pytest.mark.usefixtures("incidents_alone")
 @pytest.mark.parametrize("case", TWINS, ids=lambda t: t.id)
 def test_a_twin_is_silent(case: Twin, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, _, what = make_log(case, SEED, tmp_path)

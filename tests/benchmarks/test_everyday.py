@@ -39,6 +39,7 @@ IN_HINDSIGHT = (
 )
 
 
+@pytest.mark.usefixtures("incidents_alone")
 @pytest.mark.parametrize("fault", IN_HINDSIGHT)
 def test_a_fault_is_told_afterwards_with_its_cause(fault: str) -> None:
     # The length is one at which each of them was missed or misnamed before.
@@ -63,6 +64,7 @@ def test_losses_that_stand_still_and_wander_do_not_overfit(tmp_path: Path) -> No
     assert "overfitting" not in kinds
 
 
+@pytest.mark.usefixtures("incidents_alone")
 @pytest.mark.parametrize("fault", SURE)
 def test_a_fault_is_alarmed_with_its_cause_and_its_twin_is_quiet(fault: str) -> None:
     (outcome,) = measure(EverydayCase(fault, 300, 7), one_format=True)

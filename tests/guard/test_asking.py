@@ -25,7 +25,7 @@ SHORT: dict[str, Any] = {
     "trial_steps": 16,
     "patience_steps": 4,
     "healing_steps": 0,
-    "max_wasted_share": 1.0,
+    "max_wasted_share": 4.0,
     "verify_steps": 16,
     "cooldown_steps": 16,
     "snapshot_every_steps": 10,

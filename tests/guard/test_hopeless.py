@@ -37,7 +37,7 @@ def test_nan_for_ever_names_the_module_and_exits_with_3(tmp_path: Path) -> None:
         snapshot_every_steps=10,
         checkpoint_every_steps=20,
         checkpoint_in_background=False,
-        max_wasted_share=1.0,
+        max_wasted_share=4.0,
     )
     guard = guard_of(s, run, mode="act", steps=300, policy=policy, say=said.append)
 

@@ -34,7 +34,7 @@ POLICY = Policy(
     verify_steps=16,
     cooldown_steps=16,
     snapshot_every_steps=10,
-    max_wasted_share=1.0,
+    max_wasted_share=4.0,
     checkpoint_in_background=False,
     # dropout does not show in eval mode: here the training loss alone says that it hurts
     yardstick_share=0.0,

@@ -41,7 +41,7 @@ def bisected(scenario: Scenario, text: Text, run: Path, **settings: Any) -> Outc
         "trial_steps": 24,
         "patience_steps": 4,
         "healing_steps": 0,
-        "max_wasted_share": 1.0,
+        "max_wasted_share": 4.0,
         "verify_steps": 16,
         "cooldown_steps": 16,
     }
@@ -302,7 +302,7 @@ def test_bad_data_on_one_of_two_sharded_ranks_makes_one_table(tmp_path: Path) ->
         mode="act",
         spoil_batch=partial(spoil_from, 220 * 8, 20 * 8),
         lr=1e-2,
-        policy={"bisect": "always", "checkpoint_every_steps": 50, "max_wasted_share": 1.0},
+        policy={"bisect": "always", "checkpoint_every_steps": 50, "max_wasted_share": 4.0},
     )
     assert crowd.run_crowd(tmp_path, 2, job, timeout_s=600) == [0, 0]
     table = table_of(tmp_path / "run")

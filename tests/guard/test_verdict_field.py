@@ -22,7 +22,7 @@ def verdict_of(run: Path) -> str:
 @pytest.mark.parametrize("mode", [pytest.param("observe", marks=pytest.mark.slow), "act"])
 def test_verdict_of_a_calm_run_is_that_of_its_directory(tmp_path: Path, mode: str) -> None:
     s = make()
-    train_guarded(s, guard_of(s, tmp_path / "run", steps=600, mode=mode))
+    train_guarded(s, guard_of(s, tmp_path / "run", steps=360, mode=mode))
     assert verdict_of(tmp_path / "run") == trimtab.analyze(tmp_path / "run").verdict == "healthy"
 
 

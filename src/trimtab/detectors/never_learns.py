@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, Rows, step_through
+from trimtab.detectors.contract import Finding, Row, Rows, changed, step_through
 from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["NeverLearnsDetector", "NeverLearnsState", "classes_guessed"]
@@ -174,11 +174,11 @@ class NeverLearnsDetector:
         loss, norm, rate = row.values.tolist()
         s = state
         if row.present[1] and math.isfinite(norm):
-            s = replace(s, num_norms=s.num_norms + 1, moved=s.moved or norm != 0)
+            s = changed(s, num_norms=s.num_norms + 1, moved=s.moved or norm != 0)
         if row.present[2] and math.isfinite(rate):
             # A new high by less than a per cent is the flat top of a schedule.
             higher = rate > 1.01 * s.rate
-            s = replace(
+            s = changed(
                 s,
                 rate=max(s.rate, rate),
                 num_rates=s.num_rates + 1,
@@ -186,23 +186,23 @@ class NeverLearnsDetector:
             )
         if not row.present[0] or not math.isfinite(loss):
             return s, ()
-        s = replace(
+        s = changed(
             s, num_rows=s.num_rows + 1, waiting=(*s.waiting, loss), negative=s.negative or loss < 0
         )
         if s.first_row < 0:
-            s = replace(s, first_row=row.index, first_step=row.step)
+            s = changed(s, first_row=row.index, first_step=row.step)
         if len(s.waiting) < s.size:
             return s, ()
         blocks = np.append(s.blocks, median(np.array(s.waiting)))
-        s = replace(s, blocks=blocks, waiting=())
+        s = changed(s, blocks=blocks, waiting=())
         if len(blocks) == _MOST_BLOCKS:
-            s = replace(s, blocks=blocks.reshape(-1, 2).mean(axis=1), size=2 * s.size)
+            s = changed(s, blocks=blocks.reshape(-1, 2).mean(axis=1), size=2 * s.size)
         if s.told:
             return self._follow(s, row)
         if s.num_rows < self.sure_rows:
             return s, ()
         if s.num_rows > self.last_rows:
-            return replace(s, told=2), ()
+            return changed(s, told=2), ()
         return self._judge(s, row)
 
     def _judge(self, s: NeverLearnsState, row: Row) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
@@ -214,11 +214,11 @@ class NeverLearnsDetector:
             flat = came_down and _is_exact(level, error)
         if not flat:
             over = fell and s.num_rows >= self.min_rows
-            return (replace(s, told=2) if over else s), ()
+            return (changed(s, told=2) if over else s), ()
         why = self._why(s, level, error)
         if not why:
             return s, ()
-        s = replace(s, told=1, level=level, why=why, told_row=row.index)
+        s = changed(s, told=1, level=level, why=why, told_row=row.index)
         return s, self._findings(s, row, over=False)
 
     def _why(self, s: NeverLearnsState, level: float, error: float) -> str:
@@ -238,7 +238,7 @@ class NeverLearnsDetector:
         """Tell once more when the loss falls after all."""
         if s.level - median(s.blocks[-2:]) < _LEARNT_SHARE * abs(s.level):
             return s, ()
-        return replace(s, told=2), self._findings(s, row, over=True)
+        return changed(s, told=2), self._findings(s, row, over=True)
 
     def _findings(self, s: NeverLearnsState, row: Row, *, over: bool) -> tuple[Finding, ...]:
         """Return the finding, and the same as a plateau: a loss that never falls stands still."""
