@@ -19,8 +19,16 @@ _NEEDED_BY = {
         "src/trimtab/integrations/fabric/*.py",
         "tests/integrations/lightning_*.py",
     ),
-    "deepspeed": ("src/trimtab/integrations/deepspeed/*.py", "tests/integrations/deepspeed_*.py"),
-    "torchtitan": ("src/trimtab/integrations/torchtitan/*.py", "tests/integrations/titan_*.py"),
+    "deepspeed": (
+        "src/trimtab/integrations/deepspeed/*.py",
+        "tests/integrations/deepspeed_*.py",
+        "benchmarks/drill/deepspeed_job.py",
+    ),
+    "torchtitan": (
+        "src/trimtab/integrations/torchtitan/*.py",
+        "tests/integrations/titan_*.py",
+        "benchmarks/drill/titan_job.py",
+    ),
     "megatron": ("src/trimtab/integrations/megatron/*.py", "tests/integrations/megatron_*.py"),
     "transformers": ("src/trimtab/integrations/huggingface/*.py", "tests/integrations/hf_*.py"),
 }
