@@ -17,5 +17,5 @@ PROBES: tuple[str, ...] = (
 )
 """All probes by name: the last hidden state and the batch at every step; gradients by layer, zero
 gradients and RMS ratio; Adam's moments; the update and the weights; the blocks' outputs; attention;
-the output's log Z; the routers of a mixture of experts; the losses of samples, where the loop gives them; and, after a loss that is not
-finite, the module where that begins."""
+the output's log Z; the routers of a mixture of experts; the losses of samples, where the loop
+gives them; and, after a loss that is not finite, the module where that begins."""

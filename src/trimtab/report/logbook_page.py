@@ -231,8 +231,8 @@ def _image(alt: str, address: str, pictures: Mapping[str, str], root: Path) -> s
 def attempt_pictures(record: RunRecord, lineage: Lineage) -> dict[str, str]:
     """Return a picture of the loss for each attempt, and one of all under the name "".
 
-    An attempt has its own rows in its color over those of its parent; that of all has the main line,
-    dead branches faint, and a lane for each attempt.
+    An attempt has its own rows in its color over those of its parent; that of all has the main
+    line, dead branches faint, and a lane for each attempt.
     """
     pictures: dict[str, str] = {}
     loss = record.columns.get("loss")

@@ -43,7 +43,7 @@ def _own() -> str:
 
 def _environment() -> dict[bytes, bytes]:
     """Return the environment as it was handed over: Python itself may add a locale to its own."""
-    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - pathlib takes as long as the rest
+    with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - pathlib is slow
         pairs = (entry.partition(b"=") for entry in file.read().split(b"\0") if b"=" in entry)
         return {name: value for name, _, value in pairs}
 

@@ -297,7 +297,7 @@ def with_data(
 
 
 def data_flags(argv: Sequence[str], framework: LaunchFlags | None) -> Mapping[str, str]:
-    """Return the flags that feed other data: the framework's, else a seed that the command names."""
+    """Return the flags that feed other data: the framework's, else a seed of the command."""
     if framework is None or framework.data:
         return {} if framework is None else framework.data
     named = next((flag for flag in framework.seeds if _value(argv, flag).isdigit()), None)

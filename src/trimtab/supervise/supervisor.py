@@ -310,8 +310,9 @@ class _Supervisor:
         # Where it broke before the first save, the beginning is what lies before the first sign.
         anew = known and restore is None and state.loaded is None
         goes_on = any(
-            None not in (first, last)
-            and first <= answer.before <= last + self._policy.patience_steps  # type: ignore[operator]
+            first is not None
+            and last is not None
+            and first <= answer.before <= last + self._policy.patience_steps
             for first, last in state.other_data
         )
         change = choose_change(
@@ -384,7 +385,7 @@ class _Supervisor:
         return began / pace.median_s if pace.median_s else 0.0
 
     def _rate_launched(self) -> float:
-        """Return the rate of the command over that of the last command in this folder; 1: unknown."""
+        """Return the rate of the command over that of the last one in this folder; 1: unknown."""
         now = rate_of(self._job.argv, self._framework)
         if now is None:
             return 1.0

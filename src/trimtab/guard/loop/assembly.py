@@ -276,7 +276,8 @@ def _certified_text(s: Setup) -> str:
         return f"acts without a certificate, by act_uncertified: {s.uncertified}"
     return (
         f"mode advise, not act: {s.uncertified}; trimtab doctor --qualify --out"
-        f" {s.recorder.directory.root / FILE_NAME} writes one, Policy(act_uncertified=True) overrides"
+        f" {s.recorder.directory.root / FILE_NAME} writes one,"
+        " Policy(act_uncertified=True) overrides"
     )
 
 

@@ -39,7 +39,7 @@ _HOLD_ROWS = 2
 
 _MOST_FROZEN = 0.25
 """Share of the trained tensors that is left where most are frozen at once. Recipes freeze part of a
-model in mid-run, or begin with all but the head frozen; to leave only the head is a mistake. Ours."""
+model in mid-run, or begin with all but the head frozen; to leave the head is a mistake. Ours."""
 _INSISTS = 3
 """Steps in a row in which a loop sets again what is held, as one that sets it in each step."""
 _RETURNED = 8

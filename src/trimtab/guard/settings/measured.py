@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
 import torch
@@ -262,8 +262,8 @@ class LossCount:
 
 
 _SETTLED = 0.8
-"""Share of its peak to which a rate has fallen, or else `_SETTLED_STEPS` without a higher one, after
-which the peak counts as the run's own. Ours."""
+"""Share of its peak to which a rate has fallen, or else `_SETTLED_STEPS` without a higher one,
+after which the peak counts as the run's own. Ours."""
 _SETTLED_STEPS = 64
 _JUMP = 1.5
 _BEYOND = 2.0
@@ -364,7 +364,8 @@ def _tensors(batch: object) -> Iterator[tuple[str, torch.Tensor]]:
 def _with(batch: T, name: str, value: torch.Tensor) -> T:
     """Return a shallow copy of a batch with another tensor under a name."""
     if isinstance(batch, dict):
-        return {k: value if f"batch[{k}]" == name else x for k, x in batch.items()}  # type: ignore[return-value]
+        changed = {k: value if f"batch[{k}]" == name else x for k, x in batch.items()}
+        return cast("T", changed)
     if isinstance(batch, list | tuple):
         parts = [value if f"batch[{i}]" == name else x for i, x in enumerate(batch)]
         if isinstance(batch, list):

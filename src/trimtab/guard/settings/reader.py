@@ -7,6 +7,7 @@ would wait for the device.
 
 from __future__ import annotations
 
+from functools import partial
 from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
@@ -185,7 +186,7 @@ class SettingsReader:
     def _places(self, name: str) -> list[Callable[[float], None]]:
         kind, dot, attribute = name.rpartition(".")
         if name == "requires_grad":
-            return [lambda v, p=p: p.requires_grad_(bool(v)) for p in self._parameters]  # type: ignore[misc]
+            return [partial(_require, p) for p in self._parameters]
         if dot and attribute == "training":
             return [
                 lambda v, m=m: setattr(m, "training", bool(v))  # type: ignore[misc]
@@ -239,3 +240,7 @@ def _writer(group: dict[str, object], key: str, index: int | None) -> Callable[[
             group[key] = bool(value) if isinstance(now, bool) else value
 
     return put
+
+
+def _require(parameter: torch.Tensor, value: float) -> None:
+    parameter.requires_grad_(bool(value))

@@ -33,17 +33,45 @@ if TYPE_CHECKING:
 __all__ = ["KeptValues", "generators_in", "held_by", "is_random", "same"]
 
 _LEAVES = (
-    bool, int, float, complex, str, bytes, type(None), type, range, slice, enum.Enum, Pattern,
-    PurePath, datetime.date, datetime.timedelta, io.IOBase, np.generic, weakref.ref,
-    torch.dtype, torch.device, torch.Size, types.ModuleType, types.BuiltinFunctionType,
-)  # fmt: skip
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type,
+    range,
+    slice,
+    enum.Enum,
+    Pattern,
+    PurePath,
+    datetime.date,
+    datetime.timedelta,
+    io.IOBase,
+    np.generic,
+    weakref.ref,
+    torch.dtype,
+    torch.device,
+    torch.Size,
+    types.ModuleType,
+    types.BuiltinFunctionType,
+)
 """What no evaluation changes, and what it may not be held back from: files, types, modules."""
 _CALLABLES = (types.FunctionType, types.MethodType, functools.partial)
 """Functions that hold values: in closures, in what they are bound to, in arguments."""
 _PLAIN = (
-    dict, collections.OrderedDict, collections.defaultdict, collections.Counter, list,
-    collections.deque, bytearray, set, tuple, frozenset,
-)  # fmt: skip
+    dict,
+    collections.OrderedDict,
+    collections.defaultdict,
+    collections.Counter,
+    list,
+    collections.deque,
+    bytearray,
+    set,
+    tuple,
+    frozenset,
+)
 """Containers that hold nothing beside their items."""
 _MOST_VALUES = 200_000
 """Values that are walked over; more are refused."""
@@ -51,9 +79,17 @@ _MOST_BYTES = 1 << 26
 """Of a tensor or array that is no buffer and no parameter, above which it is not copied."""
 _FEW = 100
 _FOREIGN = (
-    "torch", "trimtab", "threading", "_thread", "logging", "concurrent", "queue", "multiprocessing",
-    "asyncio", "socket",
-)  # fmt: skip
+    "torch",
+    "trimtab",
+    "threading",
+    "_thread",
+    "logging",
+    "concurrent",
+    "queue",
+    "multiprocessing",
+    "asyncio",
+    "socket",
+)
 """Packages whose objects are left alone: they are no part of a model's own state."""
 _RANDOM = (
     torch.Generator,

@@ -1,4 +1,4 @@
-"""What falls inside a trial: logged, evaluated and saved once it is clear that the trial is kept."""
+"""What falls inside a trial: logged, evaluated and saved once the trial is kept."""
 
 from __future__ import annotations
 
