@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AcceptanceRow", "Verdict", "accept", "gap_closed", "judge", "summarise"]
 
-_Work = tuple[Scenario, int, Path, Path | None]
+_Work = tuple[Scenario, int, Path, Path | None, str]
 Verdict = Literal["ok", "falls short", "sound without"]
 
 FAILS_BY = 0.01
@@ -99,6 +99,7 @@ def accept(
     *,
     text_path: Path | None = None,
     jobs: int = 1,
+    device: str = "cpu",
     say: Callable[[AcceptanceRow], None] = lambda _row: None,
 ) -> list[AcceptanceRow]:
     """Run scenarios at seeds, say each row as it is done, and return them all.
@@ -109,12 +110,13 @@ def accept(
         out: Folder for guarded runs and what is kept; an earlier guarded run there is replaced.
         text_path: What to train on; default: the standard library's sources.
         jobs: Processes at a time.
+        device: Where to train.
         say: Called with each row, in order.
 
     Raises:
         ConfigError: `out` holds something else where a run is to go.
     """
-    work = [(s, seed, out, text_path) for s in scenarios for seed in seeds]
+    work = [(s, seed, out, text_path, device) for s in scenarios for seed in seeds]
     rows = []
     for row in _each(work, jobs):
         say(row)
@@ -125,9 +127,9 @@ def accept(
 def _each(work: Sequence[_Work], jobs: int) -> Iterator[AcceptanceRow]:
     if jobs == 1:
         text = load_text(work[0][3]) if work else None
-        for scenario, seed, out, _ in work:
+        for scenario, seed, out, _, device in work:
             assert text is not None
-            yield _run(scenario, seed, out, text)
+            yield _run(scenario, seed, out, text, device)
         return
     context = multiprocessing.get_context("spawn")
     threads = torch.get_num_threads()
@@ -138,16 +140,16 @@ def _each(work: Sequence[_Work], jobs: int) -> Iterator[AcceptanceRow]:
 
 
 def _run_alone(work: _Work) -> AcceptanceRow:
-    scenario, seed, out, text_path = work
-    return _run(scenario, seed, out, load_text(text_path))
+    scenario, seed, out, text_path, device = work
+    return _run(scenario, seed, out, load_text(text_path), device)
 
 
-def _run(scenario: Scenario, seed: int, out: Path, text: Text) -> AcceptanceRow:
+def _run(scenario: Scenario, seed: int, out: Path, text: Text, device: str) -> AcceptanceRow:
     reference = off = None
     if scenario.fault_step is not None:
         kept = out / "kept"
-        reference = _known_loss(healthy_twin(scenario), seed, text, kept)
-        off = _known_loss(scenario, seed, text, kept)
+        reference = _known_loss(healthy_twin(scenario), seed, text, kept, device)
+        off = _known_loss(scenario, seed, text, kept, device)
         if scenario.expect == "recovers" and not _fails(reference, off):
             return AcceptanceRow(
                 scenario=scenario.name,
@@ -162,7 +164,15 @@ def _run(scenario: Scenario, seed: int, out: Path, text: Text) -> AcceptanceRow:
             )
     folder = out / f"{scenario.name}-{seed}"
     _make_room(folder)
-    done = run_guarded(scenario, seed, text, folder, "act", evaluation_bytes=_EVALUATION_BYTES)
+    done = run_guarded(
+        scenario,
+        seed,
+        text,
+        folder,
+        "act",
+        evaluation_bytes=_EVALUATION_BYTES,
+        device=device,
+    )
     if reference is None or off is None or scenario.expect == "untouched":
         verdict: Verdict = "falls short" if done.actions else "ok"
     else:
@@ -231,15 +241,17 @@ def summarise(rows: Sequence[AcceptanceRow]) -> dict[str, Any]:
     }
 
 
-def _known_loss(scenario: Scenario, seed: int, text: Text, folder: Path) -> float:
+def _known_loss(scenario: Scenario, seed: int, text: Text, folder: Path, device: str) -> float:
     """Return the validation loss of a run without a guard, from disk where it was run before."""
-    path = folder / f"{_key(scenario, seed, text)}.json"
+    path = folder / f"{_key(scenario, seed, text, device)}.json"
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))["final_loss"]
         return math.nan if kept is None else float(kept)
     except (OSError, ValueError, KeyError, TypeError):
         pass  # not run yet, or cut short while it was written
-    final, _ = run_unguarded(scenario, seed, text, evaluation_bytes=_EVALUATION_BYTES)
+    final, _ = run_unguarded(
+        scenario, seed, text, evaluation_bytes=_EVALUATION_BYTES, device=device
+    )
     folder.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
     document = {"name": scenario.name, "seed": seed, "final_loss": _number(final)}
@@ -248,7 +260,7 @@ def _known_loss(scenario: Scenario, seed: int, text: Text, folder: Path) -> floa
     return final
 
 
-def _key(scenario: Scenario, seed: int, text: Text) -> str:
+def _key(scenario: Scenario, seed: int, text: Text, device: str) -> str:
     """Return a hash of all that decides what a run without a guard comes to."""
     # the lab's code: a run of another model or loop is another run
     here = Path(lab.__file__).parent
@@ -258,6 +270,7 @@ def _key(scenario: Scenario, seed: int, text: Text) -> str:
         text.train_sha256,
         text.validation_sha256,
         torch.__version__,
+        *(() if device == "cpu" else (device,)),
         torch.get_num_threads(),
         *((here / f"{name}.py").read_text(encoding="utf-8") for name in _SOURCES),
     )

@@ -33,7 +33,7 @@ from benchmarks.confidence_levels import level_figures, levels_text, stated_alar
 from benchmarks.cross_validate import cross_validate
 from benchmarks.detect import detect
 from benchmarks.leave_out import left_out_text, score_left_out
-from benchmarks.live_replay import live_text, replay_live
+from benchmarks.live_replay import MOST_ROWS, live_text, replay_live
 from benchmarks.logs.calibration import reliability, reliability_table, simulate_pairs
 from benchmarks.manifest import read_manifest
 from benchmarks.noise import measure_noise
@@ -44,6 +44,7 @@ from benchmarks.scan_speed import measure_scan, scan_text
 from benchmarks.self_test_power import measure_power, power_table
 from benchmarks.tables import cross_validation_text, detection_text, noise_text
 from benchmarks.trust import cli_power
+from trimtab.cli.lab_options import whole_number
 from trimtab.cli.output import print_json, tell_error
 from trimtab.errors import ConfigError, TrimtabError
 
@@ -109,8 +110,12 @@ def _add_detect(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
     )
     parser.add_argument(
         "--live",
-        action="store_true",
-        help="only replay the logs as they grew: delays, alerts withdrawn, alarms a week",
+        metavar="ROWS",
+        nargs="?",
+        const=MOST_ROWS,
+        type=whole_number(1, 1_000_000),
+        help=f"only replay logs of up to ROWS records ({MOST_ROWS}) as they grew: delays, alerts"
+        " withdrawn, alarms a week",
     )
     parser.set_defaults(run=_detect)
 
@@ -216,12 +221,17 @@ def _scan(arguments: argparse.Namespace) -> int:
 def _detect(arguments: argparse.Namespace) -> int:
     progress = _Progress()
     if arguments.live:
-        live = replay_live(arguments.corpus, read_manifest(arguments.corpus), say=progress.say)
+        live = replay_live(
+            arguments.corpus,
+            read_manifest(arguments.corpus),
+            say=progress.say,
+            most_rows=arguments.live,
+        )
         progress.end()
         if arguments.json:
             print_json({"schema": 1, "live": dataclasses.asdict(live)})
         else:
-            print(live_text(live))
+            print(live_text(live, arguments.live))
         return 0
     found = detect(arguments.corpus, say=progress.say)
     if arguments.write_predictions:

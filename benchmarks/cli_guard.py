@@ -17,6 +17,7 @@ from trimtab.lab.scenarios import ACCEPTANCE
 __all__ = [
     "add_acceptance",
     "add_cost",
+    "add_device",
     "add_families",
     "add_loader",
     "add_plan",
@@ -51,7 +52,15 @@ def add_cost(parts: Parts, name: str = "cost") -> None:
         help="only the guard in each trainer, beside that trainer's own monitors",
     )
     bench.add_argument("--threads", type=whole_number(1, 256), default=1)
+    add_device(bench)
     bench.set_defaults(run=_bench)
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option that says where to train."""
+    parser.add_argument(
+        "--device", choices=("cpu", "cuda"), default="cpu", help="where to train; default cpu"
+    )
 
 
 def add_tail(parts: Parts) -> None:
@@ -95,6 +104,7 @@ def add_acceptance(parts: Parts) -> None:
         default=Path("runs/accept"),
         help="guarded runs, and what need not be run again; default runs/accept",
     )
+    add_device(table)
     add_training_options(table)
     table.set_defaults(run=_accept)
 
@@ -198,6 +208,7 @@ def _accept(arguments: argparse.Namespace) -> int:
         arguments.out,
         text_path=arguments.text,
         jobs=arguments.jobs,
+        device=arguments.device,
         say=lambda row: print(_accept_line(row.to_json()), file=stream, flush=True),
     )
     summary = table.summarise(rows)
@@ -229,6 +240,8 @@ def _accept_line(row: dict[str, Any]) -> str:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    if arguments.device != "cpu":
+        return _device_bench(arguments)
     bench = load_lab("benchmarks.guard_cost", arguments.threads)
     state = load_lab("benchmarks.state_cost", arguments.threads)
 
@@ -247,6 +260,14 @@ def _bench(arguments: argparse.Namespace) -> int:
         document |= ranks.run_rank_bench(say=say)
     if not arguments.only_trainers:
         document |= state.run_state_bench(say=say)
+    if arguments.json:
+        print_json(document)
+    return 0
+
+
+def _device_bench(arguments: argparse.Namespace) -> int:
+    module: Any = load_lab("benchmarks.device_cost", arguments.threads)
+    document = module.run_device_bench(pairs=arguments.pairs, say=_say(arguments))
     if arguments.json:
         print_json(document)
     return 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Protocol, TypeAlias, TypeVar
 
-from benchmarks.cli_guard import parse_seeds
+from benchmarks.cli_guard import add_device, parse_seeds
 from benchmarks.trust.totals import Totals
 from trimtab.cli.lab_options import load_lab, whole_number
 from trimtab.errors import ConfigError
@@ -61,6 +61,7 @@ def add_kills(parts: Parts) -> None:
     parser.add_argument(
         "--num", type=whole_number(1, 1_000_000), default=1000, help="kills of each seed"
     )
+    add_device(parser)
     _add_common(parser, None)
     parser.set_defaults(run=_kills)
 
@@ -119,8 +120,8 @@ def _kills(arguments: argparse.Namespace) -> int:
     load_lab("benchmarks.trust.training", 1)
     from benchmarks.trust import kills
 
-    with _Scratch() as root:
-        plan = kills.prepare(root)
+    with _Scratch(warm=arguments.device == "cpu") as root:
+        plan = kills.prepare(root, arguments.device)
         cases = [c for seed in arguments.seeds for c in plan.cases(arguments.num, seed)]
         rows = _measure(
             "kills",
@@ -152,12 +153,17 @@ def _damage(arguments: argparse.Namespace) -> int:
 class _Scratch:
     """A folder for the cases of one measurement, removed at its end; torch is loaded first."""
 
+    def __init__(self, *, warm: bool = True) -> None:
+        # An optimizer's step starts CUDA where there is a GPU, and then no child can use it.
+        self._warm = warm
+
     def __enter__(self) -> Path:
         from benchmarks.trust.forks import scratch_folder
         from benchmarks.trust.training import warm_up
 
         self._root = scratch_folder()
-        warm_up(self._root / "warm-up")
+        if self._warm:
+            warm_up(self._root / "warm-up")
         return self._root
 
     def __exit__(self, *_: object) -> None:

@@ -24,14 +24,19 @@ from benchmarks.manifest import NEGATIVE, LabelledRun
 from benchmarks.matching import belongs
 from benchmarks.predictions import Claim, Prediction, claims_of, predict
 from benchmarks.scoring import RunScore, score_run, totals
-from trimtab.analysis.account import RunAccount
-from trimtab.analysis.assemble import make_account
+from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import incident_to_json
+from trimtab.detectors.offline import all_findings
+from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.errors import ReadError
+from trimtab.incidents import group_findings
 from trimtab.monitor.follower import Watcher, first_rows
+from trimtab.plan.plan import Plan
 from trimtab.record import RunRecord
+from trimtab.signals import derive
+from trimtab.signals.runs import separate_runs
 
-__all__ = ["Alert", "LiveReplay", "live_text", "replay", "replay_live", "wilson_low"]
+__all__ = ["MOST_ROWS", "Alert", "LiveReplay", "live_text", "replay", "replay_live", "wilson_low"]
 
 MOST_ROWS = 2500
 """Records of the longest log that is replayed: some 100 looks, each at all rows so far."""
@@ -82,7 +87,7 @@ class LiveReplay:
 
 
 def replay_live(
-    folder: Path, runs: Sequence[LabelledRun], *, say: Say, most_rows: int = MOST_ROWS
+    folder: Path, runs: Sequence[LabelledRun], *, say: Say, most_rows: int
 ) -> LiveReplay:
     """Replay every log of at most so many records, and score what was said as it grew."""
     groups = {"all": _Scores(), "even": _Scores(), "odd": _Scores()}
@@ -147,7 +152,13 @@ def _looks(num_rows: int) -> Iterator[int]:
 
 
 def _account(record: RunRecord, *, grows: bool = False) -> RunAccount:
-    return make_account(record, self_test=False, grows=grows)
+    """Return what is told of a record, without causes and plans, which nobody scores here."""
+    record = separate_runs(derive(record))
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = group_findings(record, all_findings(record, grows=grows))
+    nothing = Diagnosis(causes=())
+    told = (IncidentAccount(incident=i, diagnosis=nothing, plan=Plan()) for i in found)
+    return RunAccount(record=record, incidents=tuple(told))
 
 
 def _note(alerts: dict[int, Alert], watcher: Watcher, *, at_end: bool) -> None:
@@ -213,7 +224,7 @@ def wilson_low(right: int, number: int) -> float:
     return (middle - spread) / (1 + z2 / number)
 
 
-def live_text(found: LiveReplay) -> str:
+def live_text(found: LiveReplay, most_rows: int) -> str:
     """Return the figures as a few lines."""
     names = ("f1_same_family", "recall_same_family", "precision", "false_per_10k")
     rows = [
@@ -225,7 +236,7 @@ def live_text(found: LiveReplay) -> str:
     per_week = found.false_alerts / found.weeks if found.weeks else math.nan
     return "\n".join(
         [
-            f"logs of up to {MOST_ROWS} records as they grew, through `trimtab watch`;"
+            f"logs of up to {most_rows} records as they grew, through `trimtab watch`;"
             " repositories whose name has an even hash chose its constants:",
             *rows,
             f"  delay of {len(found.delays)} alerts, rows: median {np.median(delays):.0f}, 90th"

@@ -15,7 +15,7 @@ import random
 import signal
 import tempfile
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import torch.distributed as dist
@@ -94,14 +94,19 @@ class KillPlan:
         return [Chain(names[i % len(names)], i // len(names), seed) for i in range(number)]
 
 
-def prepare(root: Path) -> KillPlan:
-    """Train each kind of run once, unbroken.
+def prepare(root: Path, device: str = "cpu") -> KillPlan:
+    """Train each kind of run once on a device, unbroken.
+
+    Kinds of several ranks are left out on a GPU, which is one.
 
     Raises:
         AssertionError: One does not end as it must.
     """
     kinds = {}
     for name, plan in PLANS.items():
+        if device != "cpu" and plan.ranks > 1:
+            continue
+        plan = replace(plan, device=device)
         folder = root / f"straight-{name}"
         ended = run_alone(lambda f, p=plan: _live(p, f, None), folder)  # type: ignore[misc]
         assert ended.result is not None, ended.err

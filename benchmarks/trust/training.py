@@ -44,6 +44,7 @@ class Plan:
     precision: Precision = "fp32"
     rate: float = 1e-2
     ranks: int = 1
+    device: str = "cpu"
 
 
 @dataclass
@@ -109,13 +110,13 @@ def train(
     """
     torch.set_num_threads(1)
     torch.manual_seed(3)
-    model: nn.Module = _Model()
+    model: nn.Module = _Model().to(plan.device)
     if plan.ranks > 1:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=plan.rate, foreach=True)
     scheduler = lr_scheduler.LambdaLR(optimizer, lambda done: min(1.0, (done + 1) / 5))
     half = plan.precision == "fp16"
-    scaler = torch.amp.GradScaler("cpu", growth_interval=7) if half else None
+    scaler = torch.amp.GradScaler(plan.device, growth_interval=7) if half else None
     guard = Guard(
         model,
         optimizer,
@@ -138,7 +139,8 @@ def train(
             tokens = torch.randint(
                 0, VOCABULARY, tokens.shape, generator=torch.Generator().manual_seed(first)
             )
-        with torch.autocast("cpu", dtype=torch.float16, enabled=half):
+        tokens = tokens.to(plan.device)
+        with torch.autocast(plan.device, dtype=torch.float16, enabled=half):
             logits = model(tokens[:, :-1])
         loss = functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
         if model.training:  # the yardstick's batches come in eval mode, and train nothing
@@ -173,6 +175,7 @@ def policy_of(plan: Plan, folder: Path) -> Policy:
         checkpoints_kept=plan.kept,
         snapshot_every_steps=plan.snapshot_every,
         checkpoint_in_background=plan.background,
+        act_uncertified=plan.device != "cpu",
         copy_to=str(folder / "copies") if plan.copies else "",
     )
 
@@ -190,7 +193,7 @@ def _checksum(*parts: object) -> str:
 
 def _digest(value: object, add: Callable[[bytes], object]) -> None:
     if isinstance(value, Tensor):
-        add(value.detach().contiguous().numpy().tobytes())
+        add(value.detach().cpu().contiguous().numpy().tobytes())
     elif isinstance(value, dict):
         for name in value:
             add(str(name).encode())

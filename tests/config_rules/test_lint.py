@@ -319,7 +319,6 @@ def test_a_family_gives_the_member_of_the_nearest_size() -> None:
         find_preset("gpt9")
 
 
-@pytest.mark.covers("S193")
 def test_dropout_of_embeddings_is_on_record_and_its_change_shows() -> None:
     before = make_settings(dropout=0.1, embedding_dropout=0.1)
     after = make_settings(dropout=0.1, embedding_dropout=0.0)

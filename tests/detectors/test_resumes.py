@@ -68,7 +68,6 @@ def test_a_resume_on_the_same_data_says_nothing(seed: int, again: int) -> None:
     assert told(run.build()) == []
 
 
-@pytest.mark.covers("S64")
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("fed", [1, 700], ids=["from the start", "from the last epoch's end"])
 def test_a_sampler_that_starts_again_is_found_by_its_losses_alone(seed: int, fed: int) -> None:
@@ -78,7 +77,6 @@ def test_a_sampler_that_starts_again_is_found_by_its_losses_alone(seed: int, fed
     assert f"step {fed} to" in one.text
 
 
-@pytest.mark.covers("S64")
 @pytest.mark.parametrize(("fed", "what"), [(1800, "fed again"), (2200, "left out")])
 def test_a_counter_of_samples_that_does_not_go_on_is_an_event(fed: int, what: str) -> None:
     run = Run(100).rows(1, 2000).resume(2000).rows(2000, 2600, fed=fed)

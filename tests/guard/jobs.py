@@ -7,13 +7,13 @@ import multiprocessing
 import os
 import signal
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tests.guard.tiny import guard_of, make, state_of
+from tests.guard.tiny import DEVICE, guard_of, make, state_of
 from trimtab.checkpoints import manifest
 from trimtab.guard.state import checkpoint_io
 from trimtab.plan.policy import Policy
@@ -28,13 +28,15 @@ KILL_POINTS = (
 """Places inside a checkpoint's save."""
 
 
-def context() -> ForkServerContext:
+def context() -> ForkServerContext | SpawnContext:
+    if DEVICE != "cpu":  # a server that has done a step has started CUDA, and cannot fork
+        return multiprocessing.get_context("spawn")
     server = multiprocessing.get_context("forkserver")
     server.set_forkserver_preload(["tests.guard.jobs", "tests.guard.nursery"])
     return server
 
 
-def start(folder: Path, **job: Any) -> ForkServerProcess:
+def start(folder: Path, **job: Any) -> ForkServerProcess | SpawnProcess:
     """Start a job; `folder/run` is its run directory."""
     process = context().Process(target=train, args=(folder,), kwargs=job)
     process.start()

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from tests.guard.inner import inner
+from tests.guard.tiny import DEVICE
 from trimtab.guard import Guard
 from trimtab.lab.config import ModelConfig
 from trimtab.lab.corruption import Corruption
-from trimtab.lab.model import next_token_loss
 from trimtab.lab.scenarios import LrFault, Scenario
 from trimtab.lab.text import Text, split_text
-from trimtab.lab.train import Parts, autocast, build, evaluate, train
+from trimtab.lab.train import Parts, build, evaluate, forward, train
 from trimtab.plan.policy import Policy
 
 STEPS = 360
@@ -69,7 +69,7 @@ class Outcome:
 
 
 def plain(scenario: Scenario, text: Text, seed: int = 0) -> tuple[list[float], float]:
-    parts = build(scenario, seed, text)
+    parts = build(scenario, seed, text, device=DEVICE)
     losses = train(parts)
     return losses, evaluate(parts.model, text, max_bytes=32 * 1024)
 
@@ -99,13 +99,14 @@ def guarded(
         limit: Batches after which the run counts as one that does not end.
         policy: Settings of the policy.
     """
-    parts = build(scenario, seed, text)
+    parts = build(scenario, seed, text, device=DEVICE)
     if prepare is not None:
         prepare(parts)
     settings = {
         "checkpoint_in_background": False,
         "checkpoint_every_steps": 60,
         "snapshot_every_steps": 10,
+        "act_uncertified": True,
         **policy,
     }
     guard = Guard(
@@ -127,8 +128,7 @@ def guarded(
         assert number < limit, "the run does not end"
         assert inner(guard).fed
         fed.append((inner(guard).fed[0].first, inner(guard).fed[-1].last, guard.phase))
-        with autocast(parts.autocast_dtype):
-            loss = next_token_loss(parts.model, batch["tokens"])
+        loss = forward(parts, batch)
         if spoil is not None:
             loss = spoil(guard, loss)
         probing = guard.phase == "probe"

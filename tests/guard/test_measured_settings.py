@@ -24,7 +24,7 @@ POLICY = Policy(
     patience_steps=6,
     verify_steps=16,
     cooldown_steps=16,
-    max_wasted_share=4.0,
+    max_wasted_share=1.0,
     checkpoint_in_background=False,
 )
 

@@ -2,6 +2,8 @@
 
 import contextlib
 import math
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -261,3 +263,24 @@ def test_a_disk_that_is_full_at_the_start_is_an_error_with_a_path(
     monkeypatch.setattr(Path, "open", full)
     with pytest.raises(ChronicleError, match=r"run\.toml: cannot be .*written \(No space left"):
         guard_of(make(), tmp_path / "run", steps=4)
+
+
+CUT_OFF = """
+import time, pathlib, sys
+from trimtab.guard.state.async_save import Pending
+def write():
+    time.sleep(0.3)
+    pathlib.Path(sys.argv[1]).touch()
+Pending(write, "step-1", 1, "", 0).start()
+raise RuntimeError("the script's own")
+"""
+
+
+def test_a_checkpoint_under_way_is_finished_where_an_exception_ends_the_process(
+    tmp_path: Path,
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", CUT_OFF, str(tmp_path / "written")], capture_output=True, check=False
+    )
+    assert done.returncode == 1
+    assert (tmp_path / "written").exists()

@@ -15,6 +15,7 @@ from trimtab.guard import Guard
 from trimtab.guard.probes.activations import find_blocks
 from trimtab.guard.probes.attention import AttentionProbe
 from trimtab.guard.probes.batch import batch_statistics
+from trimtab.guard.probes.moments import UpdateProbe
 from trimtab.guard.probes.overflow import find_overflow
 
 pytestmark = pytest.mark.torch
@@ -285,3 +286,22 @@ def test_in_a_run_the_module_is_named_in_the_step_after_a_broken_loss(tmp_path: 
         guard.step()
     named = [(r["step"], r.get("nonfinite_module")) for r in rows_of(tmp_path / "run")]
     assert named[:4] == [(1, None), (2, None), (3, None), (4, "blocks.1.qkv")]
+
+
+def test_an_update_of_a_large_model_is_read_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    weights = [torch.randn(700, 500), torch.randn(33)]
+    probe = UpdateProbe([w.requires_grad_() for w in weights], 1)
+    monkeypatch.setattr("trimtab.guard.probes.moments.MOST_COPIED", 1 << 16)
+    probe.before()
+    norm = sum(float(w.detach().square().sum()) for w in weights)
+    changes = [torch.randn_like(w) for w in weights]
+    with torch.no_grad():
+        for w, change in zip(weights, changes, strict=True):
+            w += change
+    found = probe.after()
+    assert found is not None
+    expected = sum(float(c.square().sum()) for c in changes)
+    assert found[0] == pytest.approx(expected, rel=0.02)
+    assert found[1] == pytest.approx(norm, rel=0.02)
+    assert found[2] == max(float(w.detach().abs().max()) for w in weights)

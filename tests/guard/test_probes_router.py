@@ -100,7 +100,7 @@ def test_models_of_transformers_are_watched_with_the_loss_that_they_give(kind: s
     batch = torch.randint(1, VOCABULARY, (4, 32))
     output = model(input_ids=batch, labels=batch)
     found = router_signals(np.array([probe.take()]), probe.sizes)
-    assert found["aux_loss"] == pytest.approx(float(output.aux_loss))
+    assert found["aux_loss"] == pytest.approx(float(output.aux_loss.detach()))
     for logits in output.router_logits:
         p = torch.softmax(logits.float(), -1).mean(0)
         assert found["router_entropy"] <= float(-(p * p.log()).sum()) + 1e-4
@@ -110,7 +110,7 @@ def test_models_of_transformers_are_watched_with_the_loss_that_they_give(kind: s
 
 def test_a_router_that_sends_all_tokens_to_two_experts_is_found(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    model, steps, spoilt = Mixture(), 46, 28
+    model, steps, spoilt = Mixture(), 62, 44
     guard = Guard(
         model,
         torch.optim.AdamW(model.parameters(), lr=1e-3),

@@ -33,7 +33,6 @@ def outcome(tmp_path: Path, s: Setup, **settings: Any) -> dict[str, Any]:
     return dict(event.data)
 
 
-@pytest.mark.covers("S88")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 def test_a_run_that_resumes_exactly_is_bit_equal_and_goes_on_as_if_unchecked(
     tmp_path: Path, precision: Any

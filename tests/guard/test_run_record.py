@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler
 
 from tests.guard.crowd import Job, run_crowd
@@ -82,6 +83,32 @@ def test_another_seed_at_a_resume_is_warned_of(
     run_with_seed(tmp_path / "run", 43)
     (note,) = events_of(tmp_path / "run", "note")
     assert "the data order changed: epoch 0 was" in note.data["text"]
+
+
+@pytest.mark.covers("S193")
+def test_dropout_of_embeddings_is_in_the_run_record_and_its_change_in_the_diff(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, p in (("a", 0.1), ("b", 0.0)):
+        s = make()
+        s.model.embedding = nn.Sequential(s.model.embedding, nn.Dropout(p))  # type: ignore[assignment]
+        guard = guard_of(s, tmp_path / name, steps=3)
+        train_guarded(s, guard)
+        told = flat_config(tmp_path / name / "run.toml")["embedding_dropout"]
+        assert float(str(told)) == p
+    said = compared(capsys, tmp_path / "a", tmp_path / "b")
+    assert "embedding_dropout" in said
+
+
+@pytest.mark.covers("S88")
+def test_one_seed_twice_gives_the_same_first_fifty_losses(tmp_path: Path) -> None:
+    losses = []
+    for name in "ab":
+        s = make(dropout=0.2, shuffle=True)
+        train_guarded(s, guard_of(s, tmp_path / name, steps=50))
+        losses.append([row["loss"] for row in rows_of(tmp_path / name)])
+    assert len(losses[0]) == 50
+    assert losses[0] == losses[1]
 
 
 @pytest.mark.covers("S69")

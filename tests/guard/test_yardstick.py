@@ -11,6 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
@@ -423,3 +424,27 @@ def test_a_loss_that_is_only_counted_otherwise_is_left_alone(tmp_path: Path) -> 
     assert events_of(tmp_path / "run", "action") == []
     assert guard.wasted_steps == 0
     assert math.isfinite(guard.last_norm)
+
+
+@pytest.mark.filterwarnings("ignore:FSDP2-wrapped module")
+def test_a_root_that_fsdp_keeps_gathered_trains_on_after_a_reading(tmp_path: Path) -> None:
+    fsdp = pytest.importorskip("torch.distributed.fsdp")
+    if not hasattr(fsdp, "fully_shard"):
+        pytest.skip("torch before 2.6")
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        s = make(schedule="none")
+        fsdp.fully_shard(s.model.hidden)
+        fsdp.fully_shard(s.model)
+        s.optimizer = torch.optim.AdamW(s.model.parameters(), lr=1e-3)
+        policy = Policy(yardstick_share=1.0, snapshot_every_steps=5, checkpoint_in_background=False)
+        guard = guard_of(s, tmp_path / "run", steps=12, mode="act", policy=policy)
+        phases = []
+        for batch in guard:
+            phases.append(guard.phase)
+            guard.backward(s.loss(batch))
+            guard.step()
+        assert "probe" in phases
+        assert guard.step_number == 12
+    finally:
+        dist.destroy_process_group()

@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments
 
+from tests.guard.tiny import DEVICE
 from trimtab.integrations.huggingface.trainer import GuardedTrainer, GuardSettings
 from trimtab.lab.text import Text, load_text
 from trimtab.plan.policy import Policy
@@ -196,7 +197,7 @@ def fit(
             "max_steps": STEPS,
             "per_device_train_batch_size": BATCH,
             "logging_steps": 1,
-            "use_cpu": True,
+            "use_cpu": DEVICE == "cpu",
             "report_to": [],
             "save_strategy": "no",
             "disable_tqdm": True,

@@ -12,7 +12,7 @@ from lightning.fabric import Fabric
 from lightning.fabric.plugins import MixedPrecision
 
 from tests.guard.small_lab import SOUND
-from tests.guard.tiny import events_of
+from tests.guard.tiny import DEVICE, events_of
 from tests.integrations.lightning_lab import (
     BAD_DATA,
     BAD_LR,
@@ -54,7 +54,7 @@ def run(
     Return losses and validation loss.
     """
     with quiet():
-        fabric = Fabric(accelerator="cpu", devices=1, **settings)
+        fabric = Fabric(accelerator=DEVICE, devices=1, **settings)
         parts = build(scenario, 0, text)
         model, optimizer = fabric.setup(parts.model, parts.optimizer)
         loader = fabric.setup_dataloaders(parts.loader)
@@ -175,7 +175,7 @@ def test_an_update_with_a_nan_gradient_is_left_out(
 
 
 def test_what_was_not_set_up_by_fabric_is_refused(tmp_path: Path, text: Text) -> None:
-    fabric = Fabric(accelerator="cpu", devices=1)
+    fabric = Fabric(accelerator=DEVICE, devices=1)
     parts = build(SOUND, 0, text)
     with pytest.raises(ConfigError, match=r"as fabric\.setup"):
         FabricGuard(fabric, parts.model, parts.optimizer, data=parts.loader, run=tmp_path / "run")

@@ -18,7 +18,7 @@ datasets = pytest.importorskip("datasets")
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers  # noqa: E402
 from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast  # noqa: E402
 
-from tests.guard.tiny import differences, events_of  # noqa: E402
+from tests.guard.tiny import DEVICE, differences, events_of  # noqa: E402
 from tests.integrations.hf_lab import (  # noqa: E402
     CONTEXT,
     PEAK_LR,
@@ -124,7 +124,7 @@ def sft(
             per_device_train_batch_size=BATCH,
             bf16=False,
             logging_steps=1,
-            use_cpu=True,
+            use_cpu=DEVICE == "cpu",
             report_to=[],
             save_strategy="no",
             disable_tqdm=True,
@@ -208,7 +208,7 @@ def grpo(out: Path, kind: type, *, steps: int, nan: tuple[int, ...] = (), **guar
             beta=0.05,
             bf16=False,
             logging_steps=1,
-            use_cpu=True,
+            use_cpu=DEVICE == "cpu",
             report_to=[],
             save_strategy="no",
             disable_tqdm=True,

@@ -15,7 +15,7 @@ datasets = pytest.importorskip("datasets")
 from torch.optim.lr_scheduler import LambdaLR  # noqa: E402
 from transformers import GPT2LMHeadModel  # noqa: E402
 
-from tests.guard.tiny import events_of  # noqa: E402
+from tests.guard.tiny import differences, events_of  # noqa: E402
 from tests.integrations.hf_lab import Fit, Losses, guard_settings, quiet, rows_of  # noqa: E402
 from tests.integrations.test_trl import lines, model, tokenizer  # noqa: E402
 from trimtab.integrations.trl import GuardedDPOTrainer, GuardedGRPOTrainer  # noqa: E402
@@ -37,7 +37,14 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def train(
-    out: Path, kind: Any, config: Any, *, lr: float, factor: float = 1.0, **parts: Any
+    out: Path,
+    kind: Any,
+    config: Any,
+    *,
+    lr: float,
+    factor: float = 1.0,
+    held: Any = None,
+    **parts: Any,
 ) -> Fit:
     """Train from a base on disk: the reference model is loaded from where the model came from."""
     model().save_pretrained(out.parent / "base")
@@ -71,6 +78,8 @@ def train(
         ),
         **parts,
     )
+    for name, value in (held or {}).items():
+        setattr(trainer, name, value)
     trainer.train()
     return Fit(trainer, log, out)
 
@@ -108,6 +117,37 @@ def test_dpo_leaves_out_pairs_that_were_swapped(tmp_path: Path) -> None:
     assert found.trainer.evaluate()["eval_rewards/accuracies"] == 1.0
     assert losses_in_history(found) == list(range(1, steps + 1))
     assert events_of(found.out / "trimtab", "fault") == []
+
+
+def following(out: Path, steps: int, held: Any = None) -> Fit:
+    """DPO whose reference model follows the policy every third step."""
+    data = pairs(80 * BATCH)
+    more = {"sync_ref_model": True, "ref_model_sync_steps": 3, "ref_model_mixup_alpha": 0.6}
+    return train(
+        out,
+        GuardedDPOTrainer,
+        trl.DPOConfig,
+        lr=1e-3,
+        held=held,
+        train_dataset=datasets.Dataset.from_dict({k: v[: 20 * BATCH] for k, v in data.items()}),
+        eval_dataset=datasets.Dataset.from_dict({k: v[-BATCH:] for k, v in data.items()}),
+        args={"max_steps": steps, "max_length": 32, **more},
+    )
+
+
+def test_a_reference_that_follows_the_policy_resumes_with_it(tmp_path: Path) -> None:
+    straight = following(tmp_path / "straight", 11)
+    following(tmp_path / "broken", 7)
+    again = following(tmp_path / "broken", 11)
+    for name in ("model", "ref_model"):
+        pair = [getattr(f.trainer, name).state_dict() for f in (straight, again)]
+        assert differences(*pair) == []
+
+
+def test_what_cannot_go_back_is_only_observed(tmp_path: Path) -> None:
+    found = following(tmp_path / "run", 4, held={"rollout_worker": object()})
+    assert found.trainer.guard.policy.mode == "observe"
+    assert found.trainer.guard_settings.mode == "act"
 
 
 def variety(completions: list[str], **_: Any) -> list[float]:

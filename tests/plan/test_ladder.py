@@ -201,7 +201,6 @@ def test_a_raise_cannot_be_written_down() -> None:
         Trial(name="x", lr_factor=0.0)
 
 
-@pytest.mark.covers("S115")
 def test_the_rate_is_cut_once_with_its_reason_in_the_journal_and_a_cool_down(
     tmp_path: Path,
 ) -> None:

@@ -1,7 +1,7 @@
 """`trimtab doctor`: the packages that trimtab can use, and the hosts of a pool.
 
 `--collect DIR` writes the facts of this host, `--nodes DIR` judges all hosts by them, `--groups`
-finds one or two bad hosts by a test on groups of them.
+finds one or two bad hosts by a test on groups of them. `--qualify` tries the guard out here.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from dataclasses import asdict
 from rich.table import Table
 from rich.text import Text
 
-from trimtab.cli import doctor_nodes
+from trimtab.cli import doctor_nodes, doctor_qualify
 from trimtab.cli.output import SafeConsole, print_json
 from trimtab.integrations.packages import PACKAGES, State, state_of
 from trimtab.version import __version__
@@ -27,6 +27,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "doctor", help="what is installed here of what trimtab can use, and how to get the rest"
     )
     parser.add_argument("--packages", action="store_true", help="only the packages")
+    doctor_qualify.add_options(parser)
     doctor_nodes.add_options(parser)
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"
@@ -38,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Look and tell; exit 0 whatever is missing: nothing but the base is needed."""
     if doctor_nodes.is_asked(arguments):
         return doctor_nodes.run(arguments)
+    if arguments.qualify:
+        return doctor_qualify.run(arguments)
     states = [state_of(package) for package in PACKAGES]
     machine = {} if arguments.packages else _machine()
     if arguments.json:

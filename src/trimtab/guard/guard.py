@@ -16,13 +16,14 @@ from trimtab.guard.data.streams import open_order
 from trimtab.guard.distributed.process_group import Ranks
 from trimtab.guard.loop import setup_checks
 from trimtab.guard.loop.assembly import Setup, assemble
+from trimtab.guard.loop.certificate import machine_of, why_uncertified
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.recorder import Recorder
 from trimtab.guard.recording.row_sync import RowSync
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.state.checkpoint_store import bring_records, holds_run
 from trimtab.guard.state.external_checkpoint import companion_of
-from trimtab.guard.state.optimizers import one_optimizer, one_scheduler
+from trimtab.guard.state.optimizers import device_of, one_optimizer, one_scheduler
 from trimtab.guard.state.training_state import Training
 from trimtab.plan.policy import Mode, Policy
 
@@ -151,6 +152,14 @@ class Guard:
         setup_checks.check_arguments(optimizer, clip, steps, scheduler, accumulate)
         judge = make_judge(detectors, thresholds)
         order, ranks = open_order(data), Ranks()
+        uncertified = ""
+        if policy.mode == "act":
+            machine = machine_of(device_of(optimizer))
+            uncertified = ranks.agree(
+                partial(why_uncertified, machine, policy, directory.root, ranks.count)
+            )
+            if uncertified and not policy.act_uncertified:
+                policy = replace(policy, mode="advise")
         with setup_checks.disk_errors_named(directory.root, policy.copy_to):
             brought = ranks.agree(partial(bring_records, directory, policy.copy_to, resume=resume))
             is_old = ranks.agree(partial(holds_run, directory))
@@ -196,6 +205,7 @@ class Guard:
                         start_over=start_over,
                         validate=validate,
                         notes=brought,
+                        uncertified=uncertified,
                     )
                 )
             except BaseException:

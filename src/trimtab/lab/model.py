@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 (torch's own habit)
 
 if TYPE_CHECKING:
+    import torch
+
     from trimtab.lab.config import ModelConfig
 
 __all__ = ["Transformer", "next_token_loss"]
@@ -36,6 +38,11 @@ class Transformer(nn.Module):
             self.final_norm = nn.RMSNorm(config.width, eps=config.norm_eps)
         self.lm_head = nn.Linear(config.width, config.vocab_size, bias=False)
         self._initialise()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.lm_head.weight.device
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Return next-token logits, float [B, T, V], for tokens, int64 [B, T]."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from trimtab.guard import Guard
-from trimtab.lab.model import next_token_loss
 from trimtab.lab.ranks import on_ranks
 from trimtab.lab.scenarios import get_scenario, healthy_twin
-from trimtab.lab.train import EVALUATION_BYTES, autocast, build, evaluate, train
+from trimtab.lab.train import EVALUATION_BYTES, build, evaluate, forward, train
+from trimtab.plan.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from trimtab.lab.scenarios import Scenario
     from trimtab.lab.text import Text
     from trimtab.lab.train import StepReport
-    from trimtab.plan.policy import Policy
 
 __all__ = ["GuardMode", "GuardedRun", "LabResult", "run_guarded", "run_scenario", "run_unguarded"]
 
@@ -141,6 +140,7 @@ def run_unguarded(
     *,
     on_step: Callable[[int, int, float], None] | None = None,
     evaluation_bytes: int = EVALUATION_BYTES,
+    device: str = "cpu",
 ) -> tuple[float, list[float]]:
     """Return validation loss and train losses of the plain loop.
 
@@ -148,7 +148,7 @@ def run_unguarded(
     """
     if scenario.ranks > 1:
         found: tuple[float, list[float]] = on_ranks(
-            scenario.ranks, _train_plain, scenario, seed, text, evaluation_bytes
+            scenario.ranks, _train_plain, scenario, seed, text, evaluation_bytes, device
         )
         return found
 
@@ -156,7 +156,7 @@ def run_unguarded(
         if on_step is not None:
             on_step(step.step, scenario.steps, step.loss)
 
-    return _train_plain(scenario, seed, text, evaluation_bytes, report)
+    return _train_plain(scenario, seed, text, evaluation_bytes, device, report)
 
 
 def _train_plain(
@@ -164,9 +164,10 @@ def _train_plain(
     seed: int,
     text: Text,
     evaluation_bytes: int,
+    device: str,
     on_step: Callable[[StepReport], None] | None = None,
 ) -> tuple[float, list[float]]:
-    parts = build(scenario, seed, text)
+    parts = build(scenario, seed, text, device=device)
     losses = train(parts, on_step=on_step)
     return evaluate(parts.model, text, max_bytes=evaluation_bytes), losses
 
@@ -182,6 +183,7 @@ def run_guarded(
     say: Callable[[str], None] | None = None,
     on_step: Callable[[int, int, float], None] | None = None,
     evaluation_bytes: int = EVALUATION_BYTES,
+    device: str = "cpu",
 ) -> GuardedRun:
     """Return the outcome of a guarded run; on several ranks `say` and `on_step` are not called."""
     if scenario.ranks > 1:
@@ -195,9 +197,12 @@ def run_guarded(
             mode,
             policy,
             evaluation_bytes,
+            device,
         )
         return found
-    return _train_guarded(scenario, seed, text, out, mode, policy, evaluation_bytes, say, on_step)
+    return _train_guarded(
+        scenario, seed, text, out, mode, policy, evaluation_bytes, device, say, on_step
+    )
 
 
 def _train_guarded(
@@ -208,10 +213,11 @@ def _train_guarded(
     mode: Literal["observe", "advise", "act"],
     policy: Policy | None,
     evaluation_bytes: int,
+    device: str,
     say: Callable[[str], None] | None = None,
     on_step: Callable[[int, int, float], None] | None = None,
 ) -> GuardedRun:
-    parts = build(scenario, seed, text)
+    parts = build(scenario, seed, text, device=device)
     guard = Guard(
         parts.module,
         parts.optimizer,
@@ -222,13 +228,12 @@ def _train_guarded(
         steps=scenario.steps,
         run=out,
         mode=mode,
-        policy=policy,
+        policy=policy or Policy(act_uncertified=device != "cpu"),
         say=say or (lambda _line: None),
     )
     losses: list[float] = []
     for batch in guard:
-        with autocast(parts.autocast_dtype):
-            loss = next_token_loss(parts.module, batch["tokens"])
+        loss = forward(parts, batch)
         guard.backward(loss)
         # A probe feeds batches forward to look at their losses: no step is done, and none counts.
         probing = guard.phase == "probe"

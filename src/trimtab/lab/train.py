@@ -37,6 +37,7 @@ __all__ = [
     "autocast",
     "build",
     "evaluate",
+    "forward",
     "train",
     "train_plain",
     "train_step",
@@ -55,7 +56,7 @@ class Parts:
     scenario: Scenario
     """The settings it was built from."""
     model: Transformer
-    """In train mode, on the CPU, weights in fp32."""
+    """In train mode, weights in fp32."""
     module: nn.Module
     """What is called: the model, or on several ranks what keeps its gradients together."""
     optimizer: torch.optim.AdamW
@@ -87,13 +88,14 @@ class StepReport:
     """Rate of this update."""
 
 
-def build(scenario: Scenario, seed: int, text: Text) -> Parts:
+def build(scenario: Scenario, seed: int, text: Text, *, device: str = "cpu") -> Parts:
     """Return a run's parts, ready for its first step; seeds torch's global generator.
 
     Args:
         scenario: What to train, faults included.
         seed: Chooses the weights, the order of the data and the damage done to it.
         text: Its training bytes are trained on.
+        device: Where to train; the weights are drawn on the CPU, and so the same everywhere.
 
     Raises:
         ConfigError: The text has more token ids than the model.
@@ -105,7 +107,7 @@ def build(scenario: Scenario, seed: int, text: Text) -> Parts:
         )
     # Before the model, whose weights are drawn from the global generator.
     torch.manual_seed(seed)
-    model = Transformer(scenario.model)
+    model = Transformer(scenario.model).to(device)
     optimizer = _make_optimizer(model, scenario)
     rank = dist.get_rank() if scenario.ranks > 1 else 0
     dataset = TextWindows(
@@ -127,22 +129,24 @@ def build(scenario: Scenario, seed: int, text: Text) -> Parts:
         loader=make_loader(
             dataset, batch_size=scenario.batch_size, rank=rank, ranks=scenario.ranks
         ),
-        scaler=torch.amp.GradScaler("cpu") if scenario.precision == "fp16" else None,
+        scaler=torch.amp.GradScaler(device) if scenario.precision == "fp16" else None,
         autocast_dtype=_AUTOCAST_DTYPES[scenario.precision],
     )
 
 
-def train_step(parts: Parts, batch: dict[str, Tensor], *, step: int = 0) -> tuple[float, float]:
+def train_step(
+    parts: Parts, batch: dict[str, Tensor], *, step: int = 0, read: bool = True
+) -> tuple[float, float]:
     """Do one optimizer step and return its loss and the norm of its unclipped gradient.
 
     Args:
         parts: Trained in place.
         batch: What to train on.
         step: Number of the step, from 1, by which a state fault is timed; 0: none is due.
+        read: Read loss and norm on the host; otherwise NaN is returned, and no device waited for.
     """
     parts.optimizer.zero_grad(set_to_none=True)
-    with autocast(parts.autocast_dtype):
-        loss = next_token_loss(parts.module, batch["tokens"])
+    loss = forward(parts, batch)
     if parts.scaler is None:
         loss.backward()  # type: ignore[no-untyped-call]
     else:
@@ -160,7 +164,14 @@ def train_step(parts: Parts, batch: dict[str, Tensor], *, step: int = 0) -> tupl
         parts.scaler.update()
     parts.scheduler.step()
     parts.planter.after_update(step)
-    return loss.item(), grad_norm.item()
+    return (loss.item(), grad_norm.item()) if read else (math.nan, math.nan)
+
+
+def forward(parts: Parts, batch: dict[str, Tensor]) -> Tensor:
+    """Return the loss of a batch, computed where the model lies."""
+    device = parts.model.device
+    with autocast(parts.autocast_dtype, device.type):
+        return next_token_loss(parts.module, batch["tokens"].to(device))
 
 
 def train(parts: Parts, *, on_step: Callable[[StepReport], None] | None = None) -> list[float]:
@@ -222,9 +233,9 @@ def evaluate(model: Transformer, text: Text, *, max_bytes: int = EVALUATION_BYTE
     was_training = model.training
     model.eval()
     try:
-        with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        with torch.no_grad(), torch.autocast(model.device.type, enabled=False):
             for first in range(0, num_used, _EVALUATION_BATCH):
-                part = tokens[first : first + _EVALUATION_BATCH]
+                part = tokens[first : first + _EVALUATION_BATCH].to(model.device)
                 # Weighted by size, since the last part may be smaller.
                 total += next_token_loss(model, part).item() * len(part)
     finally:
@@ -232,11 +243,13 @@ def evaluate(model: Transformer, text: Text, *, max_bytes: int = EVALUATION_BYTE
     return total / num_used
 
 
-def autocast(dtype: torch.dtype | None) -> contextlib.AbstractContextManager[object]:
+def autocast(
+    dtype: torch.dtype | None, device: str = "cpu"
+) -> contextlib.AbstractContextManager[object]:
     """Return the autocast context for a type; for None, one that does nothing."""
     if dtype is None:
         return contextlib.nullcontext()
-    return torch.autocast("cpu", dtype=dtype)
+    return torch.autocast(device, dtype=dtype)
 
 
 def _make_optimizer(model: Transformer, scenario: Scenario) -> torch.optim.AdamW:

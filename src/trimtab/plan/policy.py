@@ -42,6 +42,11 @@ class Policy:
     mode: Mode = "observe"
     """observe: record and judge; advise: also print plans; act: also carry them out. Ours."""
 
+    certificate: str = ""
+    """File or folder with the certificate of this machine, which `trimtab doctor --qualify` writes;
+    the run directory is looked in first. On an accelerator without one that fits, act is advise."""
+    act_uncertified: bool = False
+    """Act on an accelerator without a certificate all the same; journalled."""
     patience_steps: int = 8
     """Steps a spike is trained through before acting, optimizer steps. BLOOM's 2022 spike healed by
     itself in about 30; shorter because our trials are cheap. Chosen on the lab, seeds 0-9."""
@@ -94,8 +99,8 @@ class Policy:
     reads: Reads = "now"
     """When loss and norm are read on the host. now: when the step is done, the host waits for the
     device; late: in a calm step at the start of the next one, before its update, so that the device
-    is never waited for; auto: late on an accelerator, now on a CPU. Ours: now until a GPU has run
-    it."""
+    is never waited for; auto: late on an accelerator, now on a CPU. Ours; on one H100 late gave the
+    losses and actions of now, bit for bit."""
     probe_every_steps: int = 10
     """Distance of full readings of the model and the optimizer, optimizer steps. Ours: their cost
     stays below 1 % of a step so."""
@@ -218,12 +223,10 @@ class Policy:
         share: object = self.yardstick_share
         if share is not None and (not is_number(share) or not 0 <= share <= 1):
             raise ConfigError(f"yardstick_share is {share!r}, expected a number from 0 (off) to 1")
-        if not isinstance(self.checkpoint_in_background, bool):
-            raise ConfigError(
-                f"checkpoint_in_background is {self.checkpoint_in_background!r}, expected true or"
-                " false"
-            )
-        for name in ("copy_to", "spill_to"):
+        for name in ("checkpoint_in_background", "act_uncertified"):
+            if not isinstance(getattr(self, name), bool):
+                raise ConfigError(f"{name} is {getattr(self, name)!r}, expected true or false")
+        for name in ("copy_to", "spill_to", "certificate"):
             folder: object = getattr(self, name)
             if not isinstance(folder, str) or "\0" in folder:
                 raise ConfigError(

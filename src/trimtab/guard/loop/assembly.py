@@ -13,6 +13,7 @@ from trimtab.guard.control.control import Control
 from trimtab.guard.control.gate import CallGate
 from trimtab.guard.control.rollback import Rollbacks
 from trimtab.guard.loop.after_step import AfterStep
+from trimtab.guard.loop.certificate import FILE_NAME
 from trimtab.guard.loop.messages import Messages
 from trimtab.guard.loop.pending_step import PendingStep
 from trimtab.guard.loop.readings import Readings
@@ -97,6 +98,8 @@ class Setup:
     """Held-out batches or a function of the user's, for the yardstick."""
     notes: Sequence[str]
     """What the user should read of the start."""
+    uncertified: str = ""
+    """Why `act` has no certificate on this accelerator; empty where it has, or needs none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,6 +131,10 @@ def assemble(setup: Setup) -> Assembled:
     say = _with_standing(s.say, judged)
     for text in s.notes:
         parts.points.store.note(text)
+    not_acting = ""
+    if s.uncertified:
+        not_acting = "" if s.policy.act_uncertified else s.uncertified
+        s.say(_certified_text(s))
     engine = Engine(parts)
     recovery = Recovery(engine, say=say, final_step=s.steps, guarded=edge.run)
     start = StartingRng(
@@ -141,6 +148,9 @@ def assemble(setup: Setup) -> Assembled:
             start_over=s.start_over,
         )
     )
+    if s.uncertified:
+        step = parts.state.counters.step
+        s.recorder.event("note", step=step, author="trimtab", text=_certified_text(s))
     if s.policy.mode == "act":
         parts.points.plan_memory()
     _begin_coverage(s, parts, judged)
@@ -164,6 +174,8 @@ def assemble(setup: Setup) -> Assembled:
         judged=judged,
         rates=parts.rates,
         steps=s.steps,
+        mode=s.policy.mode,
+        not_acting=not_acting,
     )
     readings = _readings(s, parts, recovery, edge)
     if s.is_old and s.ranks.chief:
@@ -256,6 +268,15 @@ def assemble(setup: Setup) -> Assembled:
         readings=readings,
         gate=gate,
         control=control,
+    )
+
+
+def _certified_text(s: Setup) -> str:
+    if s.policy.act_uncertified:
+        return f"acts without a certificate, by act_uncertified: {s.uncertified}"
+    return (
+        f"mode advise, not act: {s.uncertified}; trimtab doctor --qualify --out"
+        f" {s.recorder.directory.root / FILE_NAME} writes one, Policy(act_uncertified=True) overrides"
     )
 
 

@@ -83,6 +83,8 @@ def write_verdict(
     saved_step: int,
     attempt: str,
     verdict: RunVerdict | None = None,
+    mode: str | None = None,
+    not_acting: str = "",
     coverage: Coverage | None = None,
     in_force: Sequence[str] = (),
     incidents: Sequence[Incident] = (),
@@ -102,6 +104,8 @@ def write_verdict(
         attempt: Number of the attempt under way.
         verdict: Verdict of the run where the caller judged it; None: `ended-badly` for a run that
             was given up, else `not-judged`.
+        mode: The guard's, as it is; None: that is not known.
+        not_acting: Why that is not `act` though it was asked for; empty where it is.
         coverage: Which steps were judged; None: that is not known.
         in_force: What the guard holds against the script's own settings, in words.
         incidents: What the verdict rests on.
@@ -122,6 +126,8 @@ def write_verdict(
         "steps": steps,
         "resume_step": max(saved_step, 0),
         "attempt": attempt,
+        "mode": mode,
+        "not_acting": not_acting,
         "judged": None if coverage is None else coverage.to_json(),
         "in_force": list(in_force),
         "incidents": [

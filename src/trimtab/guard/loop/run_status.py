@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.guard.step.rates import Rates
     from trimtab.incidents import Incident
     from trimtab.kinds import RunVerdict
+    from trimtab.plan.policy import Mode
 
 __all__ = ["RunStatus"]
 
@@ -45,6 +46,8 @@ class RunStatus:
         judged: JudgedSteps,
         rates: Rates,
         steps: int | None,
+        mode: Mode,
+        not_acting: str,
     ) -> None:
         """Write about one run.
 
@@ -59,7 +62,10 @@ class RunStatus:
             judged: Knows which steps were not judged.
             rates: Of the next step, the script's own and with what was decided.
             steps: Of the whole run, where known.
+            mode: The guard's, as it is.
+            not_acting: Why that is not `act` though it was asked for; empty where it is.
         """
+        self._mode, self._not_acting = mode, not_acting
         self._rates = rates
         self._state = state
         self._store = store
@@ -135,6 +141,8 @@ class RunStatus:
                 saved_step=self._store.whole_step,
                 attempt=self._recorder.attempt,
                 verdict=verdict,
+                mode=self._mode,
+                not_acting=self._not_acting,
                 coverage=self._judged.coverage(),
                 in_force=self.in_force,
                 incidents=self.open_incidents,

@@ -11,7 +11,7 @@ from trimtab.chronicle.journal_head import head_path, read_head
 from trimtab.chronicle.launch import write_launch
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ChronicleError, TrimtabError
-from trimtab.guard.recording.environment import layout, reproducibility
+from trimtab.guard.recording.environment import embedding_dropout, layout, reproducibility
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import go_on_from
 from trimtab.guard.state.resume import Resumed, Resumption
@@ -49,6 +49,7 @@ def begin(
         "clip": parts.optimizer_step.clip,
         "steps": steps,
         **reproducibility(),
+        **embedding_dropout(parts.training.bare_model),
         **_sizes(parts),
     }
     recorder.settings(settings)

@@ -19,10 +19,12 @@ from trimtab.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["layout", "reproducibility", "seed_all"]
+__all__ = ["embedding_dropout", "layout", "reproducibility", "seed_all"]
 
 _LARGEST_SEED = 2**32 - 1
 """NumPy accepts no larger seed."""
+
+_EMBEDDING_DROPOUTS = ("embd_pdrop", "embedding_dropout", "embed_dropout", "emb_dropout")
 
 _WORKSPACE = ":4096:8"
 """CUBLAS_WORKSPACE_CONFIG with which cuBLAS is deterministic, from its documentation."""
@@ -79,13 +81,33 @@ def reproducibility() -> dict[str, str | int]:
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "hash_seed": os.environ.get("PYTHONHASHSEED", "random"),
     }
-    if torch.cuda.is_available():
+    # Asking a device for its name starts CUDA, and a process in which it is started cannot fork.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         found |= {
             "cuda": str(torch.version.cuda),
             "device": torch.cuda.get_device_name(),
             "cublas_workspace": os.environ.get("CUBLAS_WORKSPACE_CONFIG", "default"),
         }
     return found
+
+
+def embedding_dropout(model: torch.nn.Module) -> dict[str, float]:
+    """Return {"embedding_dropout": p}, read off a model; empty where it does not say.
+
+    From its config under the usual names, else from its largest dropout module that is named after
+    embeddings, or named `drop` (nanoGPT's and GPT-2's, right behind them); dropout elsewhere does
+    not count. 0 where it has embeddings and modules, but no such dropout.
+    """
+    config = getattr(model, "config", None)
+    stated = [getattr(config, name, None) for name in _EMBEDDING_DROPOUTS]
+    found = [float(p) for p in stated if isinstance(p, int | float)]
+    if not found:
+        modules = list(model.named_modules())
+        drops = [(n.lower(), m.p) for n, m in modules if isinstance(m, torch.nn.Dropout)]
+        found = [p for n, p in drops if "emb" in n or n.rpartition(".")[2] == "drop"]
+        if not found and any(isinstance(m, torch.nn.Embedding) for _, m in modules):
+            found = [0.0]
+    return {"embedding_dropout": max(found)} if found else {}
 
 
 def _word(flag: object) -> str:

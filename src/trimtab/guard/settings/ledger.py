@@ -323,7 +323,7 @@ class SettingsLedger:
     def _is_over(self, change: SettingChanged) -> bool:
         """Whether the script itself has put a setting back; data comes again as it was."""
         if change.name == LossCount.name:
-            return self._count.is_over(change.after[0])
+            return self._count.is_over
         return self._values.get(change.name) == change.before
 
     def _values_to_hold(self, change: SettingChanged) -> Values:

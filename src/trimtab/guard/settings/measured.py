@@ -190,8 +190,10 @@ class LossCount:
         """Newest rows in a row that were counted otherwise."""
         self._factor = 1.0
         """That is taken out; 1: none."""
-        self._level = math.nan
-        """Loss before the change that was told last."""
+        self._told: tuple[int, float, float] | None = None
+        """Step of the change that was told last, the loss before it, and the factor."""
+        self.is_over = False
+        """Whether the newest loss since that change is counted as before it."""
         self.corrects = False
         """Whether the backward pass goes through the guard, which can multiply its loss."""
         self.corrected = False
@@ -210,6 +212,9 @@ class LossCount:
         if not (math.isfinite(loss) and math.isfinite(norm) and norm > 0):
             return []
         self._rows.append((step, loss, norm))
+        if self._told is not None and step >= self._told[0]:
+            _, usual, by = self._told
+            self.is_over = _apart(loss, usual) < _apart(loss / by, usual)
         rows = np.array(self._rows)[-_FEWEST - self._new - 1 :, 1:]
         if len(rows) < _FEWEST + self._new + 1:
             return []
@@ -227,13 +232,8 @@ class LossCount:
             self._new = 0
         if factor is None:
             return []
-        self._level = level
-        return [(self.name, step - len(new) + 1, (1.0,), (factor,))]
-
-    def is_over(self, factor: float) -> bool:
-        """Whether the newest loss is counted as before the change that was told last."""
-        loss = self._rows[-1][1] if self._rows else math.nan
-        return _apart(loss, self._level) < _apart(loss / factor, self._level)
+        self._told, self.is_over = (step - len(new) + 1, level, factor), False
+        return [(self.name, self._told[0], (1.0,), (factor,))]
 
     def forget_after(self, step: int) -> None:
         """Forget the rows after a step, to which the run has gone back."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Pending"]
+
+_AT_EXIT_S = 30.0
+"""Longest wait for it at the end of a process that an exception ended, seconds. Ours."""
 
 
 class Pending:
@@ -35,6 +39,8 @@ class Pending:
     def start(self) -> None:
         """Write in a thread of its own."""
         self._thread = threading.Thread(target=self.run, name="trimtab-checkpoint", daemon=True)
+        # A daemon that is cut off within torch's code at the end of Python aborts the process.
+        atexit.register(self._thread.join, _AT_EXIT_S)
         self._thread.start()
 
     def run(self) -> None:
@@ -48,3 +54,4 @@ class Pending:
         """Wait until nothing is written any more."""
         if self._thread is not None:
             self._thread.join()
+            atexit.unregister(self._thread.join)

@@ -25,10 +25,16 @@ if TYPE_CHECKING:
 __all__ = [
     "OptimizerSet",
     "SchedulerSet",
+    "device_of",
     "one_optimizer",
     "one_scheduler",
     "optimizers_in",
 ]
+
+
+def device_of(optimizer: torch.optim.Optimizer) -> torch.device | None:
+    """Return where the first parameter lies; None without any."""
+    return next((p.device for g in optimizer.param_groups for p in g["params"]), None)
 
 
 class OptimizerSet(torch.optim.Optimizer):

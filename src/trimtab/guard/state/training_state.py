@@ -186,6 +186,8 @@ class Training:
                 continue
             if role not in state:
                 raise ActError(f"the saved state has no {role}; it is from a run without one")
+            if role == "optimizer":
+                _release(self.optimizer)
             # A copy: some optimizers keep the tensors they are given, and a snapshot is used again.
             target.load_state_dict(clone(state[role]))
             self.loaded.append(role)
@@ -261,6 +263,18 @@ class Training:
                     )
 
 
+def _release(optimizer: torch.optim.Optimizer) -> None:
+    """Let go of an optimizer's state on an accelerator before another one is loaded.
+
+    torch makes new tensors for it: with the old ones beside them a device that is nearly full has
+    no room. Only where torch's own loading follows, which needs nothing of the old state.
+    """
+    for one in getattr(optimizer, "members", (optimizer,)):
+        away = any(p.device.type != "cpu" for g in one.param_groups for p in g["params"])
+        if away and type(one).load_state_dict is torch.optim.Optimizer.load_state_dict:
+            one.state.clear()
+
+
 def _shapes(state: Mapping[str, object]) -> dict[str, tuple[int, ...]]:
     return {k: tuple(v.shape) for k, v in state.items() if isinstance(v, torch.Tensor)}
 
@@ -277,7 +291,7 @@ def capture_rng() -> StateDict:
         "torch": torch.get_rng_state(),
     }
     # Asking for CUDA's state would start CUDA in a process that does not use it.
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         state["cuda"] = torch.cuda.get_rng_state_all()
     return state
 

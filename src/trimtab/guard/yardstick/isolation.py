@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -113,6 +113,11 @@ class Isolation:
         Returns:
             Names of parameters, buffers and attributes; empty where all is bit for bit as it was.
         """
+        for module in self._modules:
+            # FSDP2 keeps a root gathered after a forward pass without a backward one, and knows it:
+            # its parameters must be shards again before the module's own are put back.
+            if any(c.__name__ == "FSDPModule" for c in type(module).__mro__):
+                cast("Any", module).reshard()
         wrong = self._put_back_parameters() + list(self._values.put_back())
         with torch.no_grad():
             for name, tensor, copy in self._buffers:
@@ -193,5 +198,5 @@ def fix_rng(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     torch.default_generator.manual_seed(seed)
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(seed)
