@@ -214,7 +214,7 @@ def _alarms(state: RecoveryState) -> list[Finding]:
     return [
         f
         for f in state.open.values()
-        if f.severity != "info" and f.key not in state.handled and not f.closed
+        if f.severity != "info" and f.key not in state.handled and f.end_row is None
     ]
 
 
