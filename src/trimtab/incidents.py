@@ -198,9 +198,8 @@ def _all_episodes(
 ) -> list[tuple[int, Sequence[Finding], "_Around"]]:
     """Return what belongs together: index of the attempt, findings, all findings around them."""
     firsts = [a.first_row for a in record.attempts]
-    told = latest_tellings(
-        _where_it_rises(f, firsts, record) for f in _at_home(findings, firsts, record.num_rows)
-    )
+    told = latest_tellings(_at_home(findings, firsts, record.num_rows))
+    told = tuple(_where_it_rises(f, firsts, record, told) for f in told)
     by_attempt: dict[int, list[Finding]] = {}
     for f in told:
         index = bisect_right(firsts, f.onset_row) - 1
@@ -320,16 +319,21 @@ def _at_home(
     return kept
 
 
-def _where_it_rises(f: Finding, first_rows: Sequence[int], record: RunRecord) -> Finding:
+def _where_it_rises(
+    f: Finding, first_rows: Sequence[int], record: RunRecord, told: Sequence[Finding]
+) -> Finding:
     """Return a block-wise finding dated into the attempt in which the signal changes.
 
-    A block may reach from the rows before a resume into those after it.
+    A block may reach from the rows before a resume into those after it. What else was found of the
+    signal right after the resume says so already.
     """
     said = bisect_right(first_rows, min(f.row, record.num_rows - 1)) - 1
     home = bisect_right(first_rows, f.onset_row) - 1
     if f.grain_rows == 1 or said <= home or f.kind == "held-out-worse":
         return f
     begun = first_rows[said]
+    if any(g.signal == f.signal and 0 <= g.onset_row - begun < f.grain_rows for g in told):
+        return f
     stop = record.attempts[home].end_row
     rows = np.arange(f.onset_row, stop)
     rows = rows[record.step[rows] < record.step[begun]]
