@@ -199,7 +199,7 @@ def _all_episodes(
     """Return what belongs together: index of the attempt, findings, all findings around them."""
     firsts = [a.first_row for a in record.attempts]
     told = latest_tellings(_at_home(findings, firsts, record.num_rows))
-    told = tuple(_where_it_rises(f, firsts, record, told) for f in told)
+    told = latest_tellings(_where_it_rises(f, firsts, record, told) for f in told)
     by_attempt: dict[int, list[Finding]] = {}
     for f in told:
         index = bisect_right(firsts, f.onset_row) - 1
