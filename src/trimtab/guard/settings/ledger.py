@@ -8,7 +8,6 @@ that moves again within `_SCHEDULE_STEPS` follows a schedule of its own and is n
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,9 @@ __all__ = ["SettingChanged", "SettingsLedger"]
 
 _SCHEDULE_STEPS = 20
 """Steps within which a second change of the same setting makes it a schedule. Ours."""
+_OWN_SCHEDULE = 3
+"""Steps at which a setting changed from which on the script goes by a plan of its own, as one that
+trains parts of a model in turn: it is neither told again nor put back. Ours."""
 _RATE_RATIO = 1.5
 """Change of a rate that nobody's scheduler made, from one step to the next, ratio. Ours, as
 `Policy.lr_jump_ratio`."""
@@ -41,8 +43,6 @@ _HOLD_ROWS = 2
 _MOST_FROZEN = 0.25
 """Share of the trained tensors that is left where most are frozen at once. Recipes freeze part of a
 model in mid-run, or begin with all but the head frozen; to leave the head is a mistake. Ours."""
-_BY_DESIGN = 4
-"""Changes of one setting from which on the loop means them. Ours."""
 _INSISTS = 3
 """Steps in a row in which a loop sets again what is held, as one that sets it in each step."""
 _RETURNED = 8
@@ -142,6 +142,8 @@ class SettingsLedger:
         """Step at which the script last moved the rate by less than a jump."""
         self._moved: dict[str, int] = {}
         """Step of the last change of each setting from outside."""
+        self._steps: dict[str, set[int]] = {}
+        """The first steps at which each changed; a replay makes no more of them."""
         self._held: dict[str, Values] = {}
         """Settings that are put back whenever they change."""
         self._signals: dict[str, float] = {}
@@ -306,17 +308,12 @@ class SettingsLedger:
     # -- for recovery -----------------------------------------------------------------------
 
     def unannounced_since(self, step: int) -> tuple[SettingPutBack, ...]:
-        """Return what changed after a step, nobody announced, and can be put back; oldest first.
-
-        What changes again and again is how the loop works: layers or players that train in turn,
-        sources of batches that come by turns.
-        """
+        """Return what changed after a step, nobody announced, and can be put back; oldest first."""
         found: dict[str, SettingPutBack] = {}
-        times = Counter(change.name for change in self._changes)
         for change in self._changes:
-            if change.name in self._held or change.name in _NOT_PUT_BACK or not change.before:
+            if len(self._steps.get(change.name, ())) >= _OWN_SCHEDULE:
                 continue
-            if times[change.name] >= _BY_DESIGN:
+            if change.name in self._held or change.name in _NOT_PUT_BACK or not change.before:
                 continue
             values = self._values_to_hold(change)
             if change.step > step and change.name not in found and values:
@@ -428,6 +425,12 @@ class SettingsLedger:
             self._moved[name] = step
             if last is not None and step - last < _SCHEDULE_STEPS:
                 continue
+            steps = self._steps.setdefault(name, set())
+            if len(steps) >= _OWN_SCHEDULE and step not in steps:
+                if name == "requires_grad" and change.trained_share >= 1:
+                    self._signals["trained_share"] = 1.0
+                continue
+            steps.add(step)
             known = "batch" if name.startswith("batch[") else name
             expected = self._expected.covers(known, step) or self._told_of(name, step)
             change = SettingChanged(step, name, change.before, change.after, expected)
