@@ -94,12 +94,10 @@ def scaled(x: Tensor, model: nn.Module) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["batch", "sign", "frozen"])
+@pytest.mark.parametrize("what", ["sign", "frozen"])
 def test_only_a_turned_sign_is_put_back_while_nothing_gets_worse(tmp_path: Path, what: str) -> None:
     torch.manual_seed(0)
     x, run = torch.randn(32 * STEPS * 2, 16), tmp_path / "run"
-    if what == "batch":
-        x[32 * (CHANGE - 1) :] *= 255
     model = nn.Sequential(
         *(m for _ in range(4) for m in (nn.Linear(16, 16), nn.Tanh())), nn.Linear(16, 4)
     )
