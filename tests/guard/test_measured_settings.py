@@ -115,10 +115,10 @@ def test_only_a_turned_sign_is_put_back_while_nothing_gets_worse(tmp_path: Path,
         guard.backward(scaled(inputs, model) * (-1 if at and what == "sign" else 1))
         guard.step()
     trials = [e for e in events_of(run, "attempt") if str(e.data["why"]).startswith("trial")]
-    told = [e.data["causes"][0]["cause"] for e in events_of(run, "incident") if e.data["causes"]]
     done = [a["remedy"] for a in guard.actions]
     if what == "frozen":  # as often meant: told, and left to a person
-        assert (trials, done, set(told)) == ([], [], {"setting-changed"})
+        assert (trials, done) == ([], [])
+        assert "requires_grad" in (run / "verdict.json").read_text()
         return
     assert done == ["roll-back+put-back"]
     assert float(scaled(torch.randn(256, 16), model).detach()) < 0.1
