@@ -406,6 +406,14 @@ class LogTable:
         builder.notes.extend(self.notes)
         builder.unread.update(self._unread(keys.values()))
         kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
+        if axis != "epoch":
+            epoch = next((columns[k] for k in columns if names_epoch(k)), None)
+        else:
+            epoch = Column(step, np.isfinite(step))
+        if epoch is not None and "loss" in kept:
+            # Beside the losses alone: an epoch makes no row.
+            beside = epoch.present[rows] & kept["loss"].present
+            kept["epochs_seen"] = Column(np.where(beside, epoch.values[rows], np.nan), beside)
         _extend(builder, step[rows], kept)
         return _with_slope_note(builder.build())
 
