@@ -83,6 +83,31 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "actor/reward_kl_penalty|ppo/mean_kl|rollout/kl|kl_div",
     ),
     DomainWord(
+        "vae",
+        "recon_loss",
+        "nats or squared error, as logged",
+        "up",
+        "Reconstruction part of the loss of a variational autoencoder.",
+        "recon|recon_loss|train/recon|train/recon_loss|loss/recon|loss_recon|recons_loss|rec_loss|"
+        "reconstruction|reconstruction_loss|train/reconstruction_loss|loss/reconstruction",
+    ),
+    DomainWord(
+        "vae",
+        "latent_kl",
+        "nats, as logged",
+        "none",
+        "Divergence of the latent code from its prior; `kl` beside a reconstruction is this one.",
+        "latent_kl|kld|kld_loss|train/kld|train/kld_loss|loss/kld|loss_kld|loss/kl|loss_kl|kl_latent",
+    ),
+    DomainWord(
+        "vae",
+        "kl_weight",
+        "1",
+        "none",
+        "Weight of that divergence in the loss.",
+        "kl_weight|train/kl_weight|kld_weight|kl_anneal|kl_annealing|beta_kl|kl_beta|beta_vae",
+    ),
+    DomainWord(
         "rl",
         "update_kl",
         "nats/token",

@@ -8,6 +8,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
+from trimtab.detectors.explained_rises import as_explained
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgeState, judge_record
 from trimtab.detectors.loss_shapes import (
@@ -121,4 +122,5 @@ def all_findings(
         for f in later
         if (f.onset_row if f.end_row is None else f.end_row) <= settled
     ]
-    return (*findings, *(later if is_distance else map(_of_stand_in, later)))
+    found = (*findings, *(later if is_distance else map(_of_stand_in, later)))
+    return found if as_explained.__name__ in moved.off else as_explained(record, found)

@@ -449,6 +449,12 @@ class LogTable:
             if column.present.any():
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
+        if "recon_loss" in signals and "policy_kl" in signals and "latent_kl" not in signals:
+            # Beside a reconstruction the divergence is that of the code, not of a policy.
+            signals["latent_kl"], keys["latent_kl"] = (
+                signals.pop("policy_kl"),
+                keys.pop("policy_kl"),
+            )
         for of_set, key in sets_of(columns).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
