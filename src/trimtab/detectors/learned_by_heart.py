@@ -3,9 +3,10 @@
 A loss in nats that falls to `share` of where it began and below `most` nats belongs to data that
 was fed many times, or to a task that can be solved. What the model cost on data that it had not
 seen tells them apart: the last validation, or else the level at which the first pass over the data
-ended. Where that came down too, to `solved` of the start, nothing is reported; where it did not, it
+ended. Where that came down too, nothing is reported; where it did not, it
 is a warning. Where neither is known, as in a run within its first pass, it is a note, unless the
-accuracy of tokens is logged: text is never that cheap.
+accuracy of tokens is logged, or (in hindsight, `as_text`) the format or a key is that of a language
+model: text is never that cheap.
 
 The level is the median of the last 16 rows; it must stay for `min_rows` rows, and for a `lasting`
 share of all rows so far. A rule for losses in nats: a record with a negative loss, or one that does
@@ -15,6 +16,8 @@ See `memorised` for losses that are low only beside the validation loss.
 """
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,11 +25,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, Rows, median, step_through
+from trimtab.record import RunRecord
 
-__all__ = ["LearnedByHeartDetector", "LearnedByHeartState"]
+__all__ = ["LearnedByHeartDetector", "LearnedByHeartState", "as_text"]
 
 Floats = NDArray[np.float64]
 
+_LANGUAGE = frozenset(
+    {"megatron", "torchtitan", "fairseq", "metaseq", "maxtext", "olmo", "nanogpt"}
+)
+_WORDS = re.compile(r"lm[ _-]?loss|perplexity|ppl(?![a-z])", re.I)
 _LEVEL_ROWS = 16
 _FIRST_ROWS = 11
 
@@ -69,7 +77,9 @@ class LearnedByHeartDetector:
     min_rows: int = 24
     lasting: float = 0.1
     solved: float = 0.1
-    """Share of the start below which a loss on unseen data says that the task is solved. Ours."""
+    """Share of the start below which validation says that the task is solved. Ours."""
+    solved_at_once: float = 0.05
+    """The same of the end of the first pass, which was seen by no more than one. Ours."""
 
     def start(self) -> LearnedByHeartState:
         """Return the state before any row."""
@@ -114,8 +124,9 @@ class LearnedByHeartDetector:
         if max(s.recent) == 0 or s.low_rows < max(self.min_rows, self.lasting * s.num_rows):
             return s, ()
         checked = not math.isnan(s.last_val)
-        unseen = s.last_val if checked else s.first_pass
-        if unseen < self.solved * start or not (s.rated or checked):
+        solved = s.last_val < self.solved * start
+        solved = solved if checked else s.first_pass < self.solved_at_once * start
+        if solved or not (s.rated or checked):
             return s, ()
         sure = checked or s.passes or s.text
         return replace(s, done=True), (self._finding(s, row, sure=sure),)
@@ -210,3 +221,12 @@ def _passed(s: LearnedByHeartState, values: Floats) -> LearnedByHeartState:
         s = replace(s, text=True)
     recent = (*s.recent, *finite[-_LEVEL_ROWS:].tolist())[-_LEVEL_ROWS:]
     return replace(s, recent=recent, num_rows=s.num_rows + len(finite))
+
+
+def as_text(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, data learned by heart as a warning where it is known to be text."""
+    text = record.format in _LANGUAGE or any(_WORDS.search(key) for key in record.keys.values())
+    heart = LearnedByHeartDetector.name
+    return tuple(
+        replace(f, severity="warning") if text and f.detector == heart else f for f in findings
+    )

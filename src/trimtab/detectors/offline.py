@@ -11,6 +11,7 @@ from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.explained_rises import as_explained
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgeState, judge_record
+from trimtab.detectors.learned_by_heart import as_text
 from trimtab.detectors.loss_shapes import (
     flat_window_findings,
     late_stall_findings,
@@ -106,6 +107,8 @@ def all_findings(
     moved = sensitivity or Sensitivity()
     findings = judge_record(record, moved.judge() if judge is None else judge, before=before)
     is_distance = _is_distance(record)
+    if hindsight:
+        findings = as_text(record, findings)
     if not is_distance:
         findings = tuple(_of_stand_in(f) for f in findings)
     if not hindsight:
