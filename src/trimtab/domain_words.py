@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["DOMAIN_WORDS", "DomainWord"]
 
-Domain = Literal["rl", "preference", "moe", "low-precision", "gan", "diffusion", "sft"]
+Domain = Literal["rl", "preference", "moe", "low-precision", "gan", "diffusion", "sft", "vae"]
 
 
 class DomainWord(NamedTuple):
