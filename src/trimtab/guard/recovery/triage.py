@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.detectors.suspect_change import SUSPECT_CHANGES
 from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.expected import NEVER_EXPECTED
@@ -29,7 +28,7 @@ __all__ = [
     "speaks_of_trial",
 ]
 
-EARLY_SIGNS = ("saturation", "corrupt", *SUSPECT_CHANGES)
+EARLY_SIGNS = ("saturation", "corrupt")
 """Detectors whose alarm is trouble before the loss says so, or where it never does."""
 _ACTED_ON = frozenset(
     (

@@ -8,6 +8,7 @@ that moves again within `_SCHEDULE_STEPS` follows a schedule of its own and is n
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,6 +41,8 @@ _HOLD_ROWS = 2
 _MOST_FROZEN = 0.25
 """Share of the trained tensors that is left where most are frozen at once. Recipes freeze part of a
 model in mid-run, or begin with all but the head frozen; to leave the head is a mistake. Ours."""
+_BY_DESIGN = 4
+"""Changes of one setting from which on the loop means them. Ours."""
 _INSISTS = 3
 """Steps in a row in which a loop sets again what is held, as one that sets it in each step."""
 _RETURNED = 8
@@ -303,10 +306,17 @@ class SettingsLedger:
     # -- for recovery -----------------------------------------------------------------------
 
     def unannounced_since(self, step: int) -> tuple[SettingPutBack, ...]:
-        """Return what changed after a step, nobody announced, and can be put back; oldest first."""
+        """Return what changed after a step, nobody announced, and can be put back; oldest first.
+
+        What changes again and again is how the loop works: layers or players that train in turn,
+        sources of batches that come by turns.
+        """
         found: dict[str, SettingPutBack] = {}
+        times = Counter(change.name for change in self._changes)
         for change in self._changes:
             if change.name in self._held or change.name in _NOT_PUT_BACK or not change.before:
+                continue
+            if times[change.name] >= _BY_DESIGN:
                 continue
             values = self._values_to_hold(change)
             if change.step > step and change.name not in found and values:
