@@ -55,7 +55,7 @@ print(json.dumps({{
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
     path = tmp_path / "train.jsonl"
-    rows = [{"step": s, "loss": 3 - s / 1000 + (s * 7919 % 13) / 1000} for s in range(300)]
+    rows = [{"step": s, "loss": 3 - s / 1000 + (s * s * 7919 % 1009) / 80_000} for s in range(300)]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
 
