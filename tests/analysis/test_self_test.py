@@ -175,3 +175,11 @@ def test_a_self_test_of_a_run_with_an_incident_keeps_the_verdict(quiet: RunRecor
     values[1500:] += 3.0
     columns = {**quiet.columns, "loss": replace(loss, values=values)}
     assert make_account(replace(quiet, columns=columns)).verdict == "incident"
+
+
+def test_a_loss_that_becomes_quieter_as_it_falls_is_healthy() -> None:
+    for seed in range(3):
+        noise = 1 + 0.1 * np.random.default_rng(seed).standard_normal(800)
+        loss = (0.02 + 0.88 * np.exp(-np.arange(800) / 200)) * noise
+        account = make_account(record_of(np.arange(800.0), {"loss": loss}))
+        assert account.verdict == "healthy"

@@ -8,8 +8,8 @@ from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.loss_shapes import late_stall_findings
+from trimtab.detectors.lost_validation import LostValidationDetector
 from trimtab.detectors.never_learns import NeverLearnsDetector
-from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.offline import all_findings
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
@@ -144,7 +144,27 @@ def test_a_validation_that_is_nan_in_a_row_of_its_own_is_told() -> None:
     assert nan_rows(beside=False) == [(10, "warning")]
     assert nan_rows(beside=True) == []
     rows = {"val_loss": np.array([1.0, np.nan, np.nan, 1.0])}
-    assert [f.closed for f in find_all(NonFiniteDetector(), rows)] == [False, True]
+    assert [f.closed for f in find_all(LostValidationDetector(), rows)] == [False, True]
+
+
+@pytest.mark.parametrize("name", ["val_loss", "val_loss/web"])
+@pytest.mark.parametrize("every", [1, 2, 7])
+def test_a_validation_that_turns_nan_beside_the_training_loss_is_told(
+    name: str, every: int
+) -> None:
+    steps = np.arange(60.0)
+    loss = 2.0 - 0.01 * steps + 0.01 * np.random.default_rng(every).standard_normal(60)
+    val = np.where(steps % every == 0, 1.1 * loss, np.nan)
+
+    def told(val: Floats) -> set[int]:
+        found = all_findings(record_of(steps, {"loss": loss, name: val}))
+        assert {f.signal for f in found if f.kind == "non-finite"} <= {name}
+        return {f.onset_row for f in found if f.kind == "non-finite"}
+
+    assert told(val) == set()
+    assert told(np.where(steps >= 35, np.nan, val)) == {-(-35 // every) * every}
+    val[36] = np.inf
+    assert told(val) == {36}
 
 
 @pytest.mark.parametrize("key", ["G_A", "train/loss_critic", "loss"])

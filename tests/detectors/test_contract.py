@@ -24,6 +24,7 @@ from trimtab.testing.contract import (
 
 FINDS: dict[str, frozenset[Ability]] = {
     "non-finite": frozenset({"non-finite"}),
+    "lost-validation": frozenset(),
     "spike": frozenset({"jump", "spike"}),
     "level": frozenset({"jump", "shift"}),
     "creep": frozenset({"jump", "shift"}),

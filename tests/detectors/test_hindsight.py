@@ -121,3 +121,14 @@ def test_a_norm_that_is_nan_now_and_then_is_an_alarm_once() -> None:
     by_onset = {f.onset_row: f.severity for f in told}
     assert by_onset == {50: "warning", 90: "info", 130: "info", 200: "warning"}
     assert [f.row for f in told if f.onset_row == 200] == [200, 202, 204]
+
+
+def test_two_rows_of_four_times_the_loss_are_a_spike_in_a_short_log() -> None:
+    for seed, at in ((0, 8), (1, 14), (2, 20), (3, 30)):
+        noise = 1 + 0.03 * np.random.default_rng(seed).standard_normal(40)
+        loss = (0.3 + 2.0 * np.exp(-np.arange(40) / 10)) * noise
+        assert found(loss=loss) == []
+        loss[at] *= 4
+        assert found(loss=loss) == []
+        loss[at + 1] *= 4
+        assert found(loss=loss) == [("spike", "loss", at)]

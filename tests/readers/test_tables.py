@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab.detectors.offline import all_findings
 from trimtab.errors import ReadError
 from trimtab.readers import find_reader, read_run
 from trimtab.readers.csv_table import CsvReader
@@ -306,6 +307,22 @@ def test_only_nan_cells_are_ever_explained_away(values: list[float | None], is_l
     assert np.isnan(column.values[missing]).all()
     assert column.present[missing].all()
     assert bool(why) == bool(missing.any())
+
+
+@pytest.mark.parametrize(
+    "key", ["rollout/ep_rew_mean", "episode_reward", "episodic_return", "mean_reward", "return"]
+)
+def test_a_reward_that_is_lost_is_told_without_a_loss(tmp_path: Path, key: str) -> None:
+    rng = np.random.default_rng(len(key))
+    reward = 200 * (1 - np.exp(-np.arange(300) / 60)) + 10 * rng.standard_normal(300)
+    for lost in (False, True):
+        reward[210:] -= 180 * lost
+        rows = (f"{2048 * i},{v:.4f}" for i, v in enumerate(reward))
+        record = read_as(tmp_path, "\n".join([f"time/total_timesteps,{key}", *rows]) + "\n")
+        assert record.axis == "step"
+        told = [f.onset for f in all_findings(record) if f.severity != "info"]
+        assert len({*told}) == lost
+        assert all(abs(onset / 2048 - 210) <= 8 for onset in told)
 
 
 # --- what is no table --------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from trimtab.supervise.processes import is_alive, start_ticks
+from trimtab.supervise.resume import not_known
 
 JOB = Path(__file__).with_name("job.py")
 
@@ -425,3 +426,11 @@ def test_a_dead_webhook_a_failing_command_and_an_unreadable_log_leave_training_a
     assert (run.job / "done").read_text() == "60"
     assert len(run.starts) == 2
     assert not (run.job / "twice").exists()
+
+
+def test_a_folder_whose_files_are_no_checkpoints_is_named(tmp_path: Path) -> None:
+    assert not_known(tmp_path) == ""
+    (tmp_path / "step-10.json").write_text("{}")
+    assert "step-10.json, 1 in all" in not_known(tmp_path)
+    (tmp_path / "step_10.pt").write_bytes(b"1")
+    assert not_known(tmp_path) == ""

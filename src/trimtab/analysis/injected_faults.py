@@ -21,6 +21,10 @@ Floats = NDArray[np.float64]
 
 NOISE_ROWS = 1024
 """Records at the end of the log from which its noise is taken."""
+LOCAL_ROWS = 64
+"""Records on each side of a place from which the noise there is taken."""
+LEAST_SHARE = 4e-3
+"""Of the level of a loss: the smallest noise that a fault is measured by. As in `hindsight`."""
 NOISE_WINDOW = 31
 """Records in the running median that the noise is measured about; longer than most dependence."""
 
@@ -151,12 +155,19 @@ drift of a few hundred records. Large sizes are those that a person sees in a pi
 twice to four times the bars of the rules: one that works has no reason to miss them."""
 
 
-def noise_of(record: RunRecord, signal: str) -> float:
+def noise_of(record: RunRecord, signal: str, around: int | None = None) -> float:
     """Return the noise of a signal, on its scale; NaN where there are fewer than eight values.
 
-    sigma = 1.4826 median |y - m|, m = running median of 31 records, over the last 1,024 records
+    sigma = 1.4826 median |y - m|, m = running median of 31 records
 
-    A signal without noise has that of the resolution it is logged with.
+    A signal without noise has that of the resolution it is logged with. No noise is smaller than a
+    share of the level: where it has died away, a fault of 30 times nearly nothing does not matter.
+
+    Args:
+        record: What the run logged.
+        signal: Canonical name.
+        around: A row about which it is taken, 64 records on each side: many a loss becomes quieter
+            as it falls. None: of the last 1,024 records.
 
     Cost: O(NOISE_ROWS x NOISE_WINDOW).
     """
@@ -164,18 +175,27 @@ def noise_of(record: RunRecord, signal: str) -> float:
     if column is None:
         return float("nan")
     values = column.logged()
-    values = values[np.isfinite(values)][-NOISE_ROWS:]
+    if around is None:
+        values = values[-NOISE_ROWS:]
+    else:
+        at = int(np.count_nonzero(column.present[:around]))
+        first = max(0, min(at - LOCAL_ROWS, len(values) - 2 * LOCAL_ROWS))
+        values = values[first : first + 2 * LOCAL_ROWS]
+    values = values[np.isfinite(values)]
+    least = 0.0
     if SIGNAL_BY_NAME[signal].scale == "log":
         values = np.log(values[values > 0])
+    elif len(values):
+        least = LEAST_SHARE * float(np.median(np.abs(values)))
     if len(values) < 8:
         return float("nan")
     sigma = mad_sigma(values - running_median(values, NOISE_WINDOW), center=0.0)
     if sigma > 0:
-        return sigma
+        return max(sigma, least)
     steps = np.abs(np.diff(values))
     steps = steps[steps > 0]
     if len(steps):
-        return float(steps.min())
+        return max(float(steps.min()), least)
     return 1e-3 * max(float(np.abs(values).max()), 1e-9)
 
 

@@ -377,9 +377,9 @@ class _Bench:
             return _Trial(size, large)
         end = min(int(at[stop - 1]) + 1, row + _MOST_STRETCH * fault.horizon_rows)
         hit = at[first : int(np.searchsorted(at, end))]
-        bad = with_fault(
-            fault, self._record.columns[fault.signal].values[hit], size, self.sigma[fault.name]
-        )
+        local = noise_of(self._record, fault.signal, around=row)
+        sigma = local if math.isfinite(local) else self.sigma[fault.name]
+        bad = with_fault(fault, self._record.columns[fault.signal].values[hit], size, sigma)
         found = self._shadows[fault.signal].judge_rows(
             self._record, self._states[row], slice(row, end), (hit, bad)
         )

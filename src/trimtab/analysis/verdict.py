@@ -229,7 +229,7 @@ def _missed(f: FaultPower, *, in_nats: bool) -> str:
     if f.share_large < BAR:
         return f"{title} {_how_often(f.share_large)}"
     noticed, warm = f.noticed
-    return f"the streaming judge notices {title} {noticed} times of {warm}"
+    return f"while the run goes on, {title} would be noticed {noticed} times of {warm}"
 
 
 def _seen(f: FaultPower | None, *, in_nats: bool) -> str:
@@ -245,7 +245,7 @@ def _seen(f: FaultPower | None, *, in_nats: bool) -> str:
 def _how_often(share: float) -> str:
     if share < _NEVER:
         return "would not be seen"
-    return f"would be seen in {_percent(share)} of places only"
+    return f"would be missed in {math.ceil(100 * (1 - share) - 1e-9)} of 100 places of this log"
 
 
 def _percent(share: float) -> str:

@@ -6,7 +6,7 @@ together; the difference of one to the median of all is steady. One that leaves 
     g[k] = loss/NAME - median of all sets, in blocks;  z = (level of g after - before) / noise
 
 with noise from `dependent_blocks_sigma` of the blocks before. Validation of each set is judged as
-the whole is (`overfitting`).
+the whole is (`overfitting`, `lost_validation`).
 """
 
 from dataclasses import replace
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Rows
+from trimtab.detectors.lost_validation import LostValidationDetector
 from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
@@ -43,12 +44,11 @@ def set_findings(record: RunRecord) -> tuple[Finding, ...]:
         if len(trained) >= 2:
             found += _apart(record, trained, span)
         for name in checked:
-            found += _overfits(record, name, span)
+            found += _checks(record, name, span)
     return tuple(found)
 
 
-def _overfits(record: RunRecord, name: str, span: slice) -> list[Finding]:
-    detector = OverfittingDetector()
+def _checks(record: RunRecord, name: str, span: slice) -> list[Finding]:
     columns = [record.columns.get(n) for n in (name, "loss")]
     num = span.stop - span.start
     values, present = np.full((num, 2), np.nan), np.zeros((num, 2), dtype=np.bool_)
@@ -63,9 +63,10 @@ def _overfits(record: RunRecord, name: str, span: slice) -> list[Finding]:
         values[mine],
         present[mine],
     )
-    _, told = detector.update_rows(detector.start(), rows)
-    last = {f.key: f for f in told}
-    return [_of_set(f, name) for f in last.values()]
+    overfits, lost = OverfittingDetector(), LostValidationDetector(signals=(name, "loss"))
+    rises = {f.key: f for f in overfits.update_rows(overfits.start(), rows)[1]}
+    breaks = {f.key: f for f in lost.update_rows(lost.start(), rows)[1]}
+    return [*(_of_set(f, name) for f in rises.values()), *breaks.values()]
 
 
 def _of_set(f: Finding, name: str) -> Finding:

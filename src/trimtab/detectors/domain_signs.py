@@ -258,7 +258,11 @@ _RL: tuple[DomainSign, ...] = (
             _c("reward", "sigma below best", 8),
             _c("reward", "lost of the gain", 0.7),
         ),
-        any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
+        # A reward alone must fall further: agents of games swing more than models that answer.
+        any=(
+            *_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
+            _c("reward", "sigma below best", 16),
+        ),
         causes=("policy-update-too-large", "train-inference-mismatch"),
     ),
     DomainSign(

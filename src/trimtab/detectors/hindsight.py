@@ -16,7 +16,8 @@ Rows with z > 5 that are close together are one burst. A burst is an alarm
   of the weights dies away, an odd batch is over in the next row. A norm must also pass what the
   noise of this run reaches once (below);
 * if it towers: a norm 30 times, a loss 3 times its level, and twice the height that this run has
-  once in a hundred rows. A loss below 30 times must also pass what its noise reaches once;
+  once in a hundred rows. A loss below 30 times must also pass what its noise reaches once,
+  unless two of its rows lie far out: few odd batches come in pairs;
 * if loss and norm burst together, three rows of them at least and one to ten times its level: a
   single odd batch moves both a little;
 
@@ -123,6 +124,8 @@ class _Burst:
     peak: int
     height: float
     z: float
+    second: float
+    """z of the second highest row; 0 where there is one only."""
     usual: float
     """z that the noise of this run reaches once."""
     common: float
@@ -215,7 +218,8 @@ def _towers(b: _Burst, rule: _Rule, bar: float) -> bool:
     ):
         return False
     # A lone loss is one odd batch where such batches are usual for the run.
-    if not rule.ratio_alone and b.z < b.usual and b.height < bar * math.log(LONE_RATIO):
+    lone = b.z < b.usual and not (b.z > bar * FAR_SIGMA and b.second > bar * PEAK_SIGMA)
+    if not rule.ratio_alone and lone and b.height < bar * math.log(LONE_RATIO):
         return False
     return b.height > b.common + bar * math.log(TOWER_FACTOR)
 
@@ -323,6 +327,7 @@ def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
                 peak,
                 height,
                 float(z[peak]),
+                float(np.sort(z[group])[-2]) if len(group) > 1 else 0.0,
                 usual,
                 common,
                 rose,

@@ -43,6 +43,7 @@ from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.held_out import HeldOutDetector
 from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
 from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
+from trimtab.detectors.lost_validation import LostValidationDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.never_learns import NeverLearnsDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
@@ -69,6 +70,7 @@ __all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge", "ro
 
 DETECTORS: tuple[AnyDetector, ...] = (
     NonFiniteDetector(),
+    LostValidationDetector(),
     SpikeDetector(),
     LevelDetector(),
     CreepDetector(),

@@ -1,8 +1,5 @@
 """Non-finite values: NaN or Inf in a loss, a norm or a moment.
 
-A validation loss counts in rows of its own: beside a training loss, tables write NaN for a
-validation that was not made.
-
 One finding when a run of non-finite rows begins, one when a finite row ends it. They enter no
 statistic of any detector. With a loss scaler, a non-finite gradient norm on a skipped step is how
 the scaler works, and is a note only. So is, after the first, a norm that is non-finite in a row or
@@ -13,7 +10,6 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, Rows
 from trimtab.vocabulary import Severity
@@ -61,7 +57,6 @@ class NonFiniteDetector:
         "adam_v_max",
         "nonfinite",
         "loss_scale",
-        "val_loss",
     )
 
     def start(self) -> NonFiniteState:
@@ -73,8 +68,10 @@ class NonFiniteDetector:
         scale_at, count_at = self.signals.index("loss_scale"), self.signals.index("nonfinite")
         # Once seen, always: the scaler is there in rows that do not log it, too.
         scaled = state.scaled or bool(row.present[scale_at])
-        told = self._told(row.present)
-        bad = [bool(told[i]) and self._is_bad(i, count_at, row) for i in range(len(self.signals))]
+        bad = [
+            bool(row.present[i]) and self._is_bad(i, count_at, row)
+            for i in range(len(self.signals))
+        ]
         if not any(bad) and scaled == state.scaled and all(r.since_row < 0 for r in state.runs):
             return state, ()
         runs = list(state.runs)
@@ -91,7 +88,7 @@ class NonFiniteDetector:
                 if began or _turns_worse(signal, runs[i], scaled=scaled):
                     findings.append(self._finding(i, row, runs[i], closed=False, scaled=scaled))
             # An absent value ends nothing: a skipped step is often logged without its norm.
-            elif run.since_row >= 0 and told[i]:
+            elif run.since_row >= 0 and row.present[i]:
                 findings.append(self._finding(i, row, run, closed=True, scaled=scaled))
                 runs[i] = NonFiniteRun(num_before=run.num_before + 1)
         return NonFiniteState(tuple(runs), scaled), tuple(findings)
@@ -106,7 +103,6 @@ class NonFiniteDetector:
         scale_at, count_at = self.signals.index("loss_scale"), self.signals.index("nonfinite")
         bad = rows.present & ~np.isfinite(rows.values)
         bad[:, count_at] = rows.values[:, count_at] > 0  # absent ones are NaN
-        bad &= self._told(rows.present)
         first_scale = np.flatnonzero(rows.present[:, scale_at])[:1]
         telling = np.union1d(np.flatnonzero(bad.any(axis=1)), first_scale)
         findings: list[Finding] = []
@@ -121,13 +117,6 @@ class NonFiniteDetector:
             findings += found
             at += 1
         return state, tuple(findings)
-
-    def _told(self, present: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return which values of rows say something: bool [..., n_signals]."""
-        told = present.copy()
-        val_at, loss_at = self.signals.index("val_loss"), self.signals.index("loss")
-        told[..., val_at] &= ~present[..., loss_at]
-        return told
 
     def _is_bad(self, i: int, count_at: int, row: Row) -> bool:
         value = float(row.values[i])

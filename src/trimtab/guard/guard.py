@@ -92,7 +92,9 @@ class Guard:
         detectors: Iterable[Detector[Any] | str] = (),
         thresholds: Mapping[str, float] | None = None,
         say: Callable[[str], None] | None = None,
-        validate: Iterable[Any] | Callable[[], Mapping[str, tuple[float, str]]] | None = None,
+        validate: Iterable[Any]
+        | Callable[[], float | Mapping[str, tuple[float, str]]]
+        | None = None,
     ) -> None:
         """Take over a run; nothing of it is changed before the first step.
 
@@ -133,8 +135,8 @@ class Guard:
                 the end, and each incident once.
             validate: What the yardstick reads: a loader of held-out batches, which come through
                 your loop with `guard.phase == "probe"` and the model in eval mode; or a function
-                that evaluates the model itself and returns {name: (value, "up" or "down")}, the
-                good direction, the first of which is judged. Without it the yardstick is off, or
+                that evaluates the model itself and returns a loss, or {name: (value, "up" or
+                "down")}, the good direction, the first of which is judged. Without it the yardstick is off, or
                 with `Policy(yardstick_share=0.01)` reads a few batches from the end of the data
                 order.
 

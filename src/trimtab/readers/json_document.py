@@ -84,7 +84,7 @@ class JsonDocumentReader:
         if found is None:
             raise ReadError(
                 f"{path}: no rows, columns or values by step with a known name; looked for a loss, "
-                "grad norm or learning rate; give a training log"
+                "reward, grad norm and others; give a training log"
             )
         table = LogTable(str(path), _FORMATS.get(found.name, self.name))
         table.notes.extend(notes)

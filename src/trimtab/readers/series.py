@@ -75,7 +75,7 @@ def record_of_series(
     if not chosen:
         names = ", ".join(shown(t) for t in sorted({*tags_seen, *series})[:8]) or "no scalars"
         raise ReadError(
-            f"{source}: no known signal; looked for a loss, grad norm or learning rate, found "
+            f"{source}: no known signal; looked for a loss, reward, grad norm and others, found "
             f"{names}; log one under such a name"
         )
     signals = {name: _scaled(name, tag, series[tag]) for name, tag in chosen.items()}

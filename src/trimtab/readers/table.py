@@ -375,9 +375,9 @@ class LogTable:
         signals, keys = self._signals(columns, columnar=columnar)
         if not signals:
             raise ReadError(
-                f"{self.source}: no known signal; looked for a loss, grad norm or learning rate, "
+                f"{self.source}: no known signal; looked for a loss, reward, grad norm and others, "
                 f"found {_some(self._cells)}; rename a column, e.g. to 'loss', or say"
-                " --columns loss=COLUMN,step=COLUMN"
+                " --columns loss=COLUMN,step=COLUMN (of an agent: reward=COLUMN)"
             )
         # ranks repeat each row; judging all would multiply every event
         keep = self._first_rank(columns)

@@ -39,6 +39,16 @@ _STEP_KEYS = (
     "train iteration",
     "train iter",
     "current step",
+    "total timesteps",
+    "time/total timesteps",
+    "num timesteps",
+    "timesteps",
+    "timesteps total",
+    "num env steps",
+    "env steps",
+    "total env steps",
+    "environment steps",
+    "frames",
 )
 """Names of the step, the best first, as `normalise` gives them; W&B's `_step` comes after all."""
 _SQUEEZED = frozenset(key.replace(" ", "") for key in _STEP_KEYS if " " in key)

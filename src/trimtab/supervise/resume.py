@@ -174,6 +174,20 @@ def newest(
     return None
 
 
+def not_known(folder: Path) -> str:
+    """Return that what lies in a folder is no checkpoint we know; empty: one is, or it is empty."""
+    with contextlib.suppress(OSError):
+        names = sorted(path.name for path in folder.iterdir())
+        if names and not _found(folder)[1]:
+            return (
+                f"{folder}: nothing there is a checkpoint that is known ({names[0]}, "
+                f"{len(names)} in all), so a restart begins where the command as given does;"
+                " known are files such as step_30.pt, step_30.pth and step_30.safetensors, folders"
+                " such as step_30, and those of trainers"
+            )
+    return ""
+
+
 def _found(folder: Path) -> tuple[str, tuple[SavedStep, ...]]:
     """Return whose checkpoints lie in a folder; of a script of one's own, by their names."""
     with contextlib.suppress(ReadError, OSError):

@@ -66,6 +66,7 @@ from trimtab.supervise.resume import (
     checkpoint_folder,
     find_framework,
     newest,
+    not_known,
     rate_of,
     resumed,
     with_data,
@@ -628,6 +629,8 @@ class _Supervisor:
         """Choose what the next attempt loads; the first one loads what its command says."""
         self._restore = None
         self._chosen = True
+        if self._job.checkpoints is not None and self._kept is None:
+            self._say_once("checkpoints", not_known(self._job.checkpoints))
         first = self._state.attempt == 0 and not is_requeued(os.environ)
         if first or self._state.before == 0:
             return

@@ -200,5 +200,5 @@ def as_validation(value: object) -> tuple[Iterable[object] | None, Metrics | Non
         return None, value
     raise ConfigError(
         f"validate is {type(value).__name__}, expected a loader of held-out batches, or a function"
-        " that returns {name: (value, 'up' or 'down')}"
+        " that returns a loss or {name: (value, 'up' or 'down')}"
     )

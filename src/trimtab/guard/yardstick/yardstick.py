@@ -9,8 +9,10 @@ changes is put back (`isolation`), so that training goes on bit for bit.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,7 +22,7 @@ from trimtab.guard.yardstick.reading import Reading
 from trimtab.guard.yardstick.sequential import PairedTest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable
 
     from trimtab.guard.state.training_state import Snapshot, StateDict, Training
     from trimtab.guard.yardstick.batches import FixedBatches, Metrics
@@ -260,7 +262,7 @@ class Yardstick:
         None where something could not be put back after it; it is switched off then.
 
         Raises:
-            ValueError: It does not return {name: (value, "up" or "down")}.
+            ValueError: It returns neither a loss nor {name: (value, "up" or "down")}.
             Whatever the function raises; everything is put back then, too.
         """
         assert self._function is not None
@@ -359,16 +361,25 @@ class Yardstick:
 
 
 def _checked(found: object) -> dict[str, tuple[float, str]]:
-    wrong = ValueError(
-        f"validate returned {str(found)[:80]}, expected {{name: (value, 'up' or 'down')}}"
-    )
-    if not isinstance(found, dict) or not found:
-        raise wrong
-    metrics: dict[str, tuple[float, str]] = {}
-    for name, pair in found.items():
-        if not isinstance(pair, tuple) or len(pair) != 2 or pair[1] not in ("up", "down"):
-            raise wrong
-        metrics[str(name)] = (float(pair[0]), pair[1])
+    """Return what a user's function gave; a number alone is a loss.
+
+    Raises:
+        ValueError: It is neither a number nor {name: (value, "up" or "down")}.
+    """
+    with contextlib.suppress(TypeError, ValueError, RuntimeError):
+        if not isinstance(found, str | bytes | Mapping):
+            return {"loss": (float(found), "down")}  # type: ignore[arg-type]
+    pairs = found.items() if isinstance(found, Mapping) else ()
+    metrics = {
+        str(name): (float(pair[0]), pair[1])
+        for name, pair in pairs
+        if isinstance(pair, tuple | list) and len(pair) == 2 and pair[1] in ("up", "down")
+    }
+    if not metrics or len(metrics) != len(pairs):
+        raise ValueError(
+            f"the function given as validate returned {str(found)[:80]}; it must return a loss, or"
+            " {name: (value, 'up' or 'down')}, such as {'accuracy': (0.71, 'up')}"
+        )
     return metrics
 
 
