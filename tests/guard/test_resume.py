@@ -131,7 +131,7 @@ def test_killed_between_a_row_and_its_findings_they_are_told_at_the_resume(
     tmp_path: Path, told: int
 ) -> None:
     settings = PRECISIONS["fp16"]
-    assert jobs.run(tmp_path, settings=settings, steps=STEPS, log="first", kill_step=26) == -9
+    assert jobs.run(tmp_path, settings=settings, steps=STEPS, log="first", kill_step=19) == -9
     run = tmp_path / "run"
     before = events_of(run, "finding")
     row = max(e.data["row"] for e in before)

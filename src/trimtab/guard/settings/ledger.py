@@ -43,6 +43,8 @@ _HOLD_ROWS = 2
 _MOST_FROZEN = 0.25
 """Share of the trained tensors that is left where most are frozen at once. Recipes freeze part of a
 model in mid-run, or begin with all but the head frozen; to leave the head is a mistake. Ours."""
+_EXPLAINS = 16
+"""Steps after another change within which a loss that grew is not taken for a sum. Ours."""
 _INSISTS = 3
 """Steps in a row in which a loop sets again what is held, as one that sets it in each step."""
 _RETURNED = 8
@@ -296,6 +298,9 @@ class SettingsLedger:
         loss, norm = values.get("loss", math.nan), values.get("grad_norm", math.nan)
         counts = self._reader.sees_size(norm)
         recounted = _as_changes(self._count.see(loss, norm, step, counts=counts))
+        if any(c.name != LossCount.name and 0 <= step - c.step < _EXPLAINS for c in self._changes):
+            # a loss and a norm that grow after another change are what it did
+            recounted = [c for c in recounted if c.after[0] < 0]
         turned = any(c.after[0] < 0 for c in recounted)
         if turned and not self._expected.covers(LossCount.name, step):
             values["loss_factor"] = recounted[0].after[0]
