@@ -310,7 +310,15 @@ def _memorised(run: MadeRun) -> int:
 def _memorised_unchecked(run: MadeRun) -> int:
     row = _memory_curve(run)
     run.columns.pop("val_loss")
+    run.columns["epoch"] = 8.0 * np.arange(run.num_rows) / run.num_rows
     return row
+
+
+def _solved_in_one_pass(run: MadeRun) -> None:
+    """The same loss of data of which nothing came twice."""
+    _memory_curve(run)
+    run.columns.pop("val_loss")
+    run.columns["epoch"] = 0.9 * np.arange(run.num_rows) / run.num_rows
 
 
 def _task_learned(run: MadeRun) -> None:
@@ -772,10 +780,10 @@ FAULTS: tuple[EverydayFault, ...] = (
     ),
     EverydayFault(
         id="memorised-unchecked",
-        title="a small set learned by heart, no validation",
+        title="a small set learned by heart in some epochs, no validation",
         plant=_memorised_unchecked,
-        twin=_task_learned,
-        twin_title="a task solved: both come down",
+        twin=_solved_in_one_pass,
+        twin_title="a task solved within the first pass",
         causes=("memorised-data",),
         source="fine-tuning logs of third parties",
     ),

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 __all__ = ["DOMAIN_WORDS", "DomainWord"]
 
-Domain = Literal["rl", "preference", "moe", "low-precision", "gan", "diffusion", "sft"]
+Domain = Literal["rl", "preference", "moe", "low-precision", "gan", "diffusion", "sft", "vae"]
 
 
 class DomainWord(NamedTuple):
@@ -85,6 +85,31 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "kl|kl/mean|mean_kl|objective/kl|actor/kl_loss|critic/kl|policy_kl|train/kl|kl_loss|"
         "kl_divergence|ref_kl|kl_ref|kl_to_ref|kl_penalty|train/kl_penalty|"
         "actor/reward_kl_penalty|ppo/mean_kl|rollout/kl|kl_div",
+    ),
+    DomainWord(
+        "vae",
+        "recon_loss",
+        "nats or squared error, as logged",
+        "up",
+        "Reconstruction part of the loss of a variational autoencoder.",
+        "recon|recon_loss|train/recon|train/recon_loss|loss/recon|loss_recon|recons_loss|rec_loss|"
+        "reconstruction|reconstruction_loss|train/reconstruction_loss|loss/reconstruction",
+    ),
+    DomainWord(
+        "vae",
+        "latent_kl",
+        "nats, as logged",
+        "none",
+        "Divergence of the latent code from its prior; `kl` beside a reconstruction is this one.",
+        "latent_kl|kld|kld_loss|train/kld|train/kld_loss|loss/kld|loss_kld|loss/kl|loss_kl|kl_latent",
+    ),
+    DomainWord(
+        "vae",
+        "kl_weight",
+        "1",
+        "none",
+        "Weight of that divergence in the loss.",
+        "kl_weight|train/kl_weight|kld_weight|kl_anneal|kl_annealing|beta_kl|kl_beta|beta_vae",
     ),
     DomainWord(
         "rl",

@@ -199,6 +199,7 @@ def _all_episodes(
     """Return what belongs together: index of the attempt, findings, all findings around them."""
     firsts = [a.first_row for a in record.attempts]
     told = latest_tellings(_at_home(findings, firsts, record.num_rows))
+    told = latest_tellings(_where_it_rises(f, firsts, record, told) for f in told)
     by_attempt: dict[int, list[Finding]] = {}
     for f in told:
         index = bisect_right(firsts, f.onset_row) - 1
@@ -291,8 +292,7 @@ def _with_slow(
 
 def _began(group: Sequence[Finding]) -> int:
     """Return the row of an episode's onset."""
-    lead = _of_the_resume(min(group, key=_telling), group)
-    return min(f.onset_row for f in _onsets(group, lead))
+    return min(f.onset_row for f in _onsets(group, _lead(group)))
 
 
 def _at_home(
@@ -319,6 +319,33 @@ def _at_home(
     return kept
 
 
+def _where_it_rises(
+    f: Finding, first_rows: Sequence[int], record: RunRecord, told: Sequence[Finding]
+) -> Finding:
+    """Return a block-wise finding dated into the attempt in which the signal changes.
+
+    A block may reach from the rows before a resume into those after it. What else was found of the
+    signal right after the resume says so already.
+    """
+    said = bisect_right(first_rows, min(f.row, record.num_rows - 1)) - 1
+    home = bisect_right(first_rows, f.onset_row) - 1
+    if f.grain_rows == 1 or said <= home or f.kind == "held-out-worse":
+        return f
+    begun = first_rows[said]
+    if any(g.signal == f.signal and 0 <= g.onset_row - begun < f.grain_rows for g in told):
+        return f
+    stop = record.attempts[home].end_row
+    rows = np.arange(f.onset_row, stop)
+    rows = rows[record.step[rows] < record.step[begun]]
+    values = record.columns[f.signal].values[rows] if f.signal in record.columns else rows[:0]
+    values = values[np.isfinite(values)]
+    if len(rows) >= 2 * f.grain_rows or (
+        len(values) and abs(np.median(values) - f.expected) > abs(np.median(values) - f.value)
+    ):
+        return f
+    return replace(f, onset_row=begun, onset=float(record.step[begun]))
+
+
 class _Past:
     """The incidents found so far, among which the alarm before a new one is looked up."""
 
@@ -343,9 +370,13 @@ class _Past:
         before = self._before(incident, attempt)
         if before is None:
             return incident
+        incident = replace(incident, recurrence_of=before.onset)
+        alike = self._before(incident, attempt, alike=True)
+        if alike is None:
+            return incident
         what, rest = incident.headline.split(" · ", 1)
-        again = f"again after {self._record.axis} {place_text(before.onset)}"
-        return replace(incident, recurrence_of=before.onset, headline=f"{what}, {again} · {rest}")
+        again = f"again after {self._record.axis} {place_text(alike.onset)}"
+        return replace(incident, headline=f"{what}, {again} · {rest}")
 
     def near(
         self,
@@ -373,8 +404,11 @@ class _Past:
             self._lineage[attempt] = _lineage(self._record, attempt)
         return RECURRENCE_ROWS * self._spacing[attempt]
 
-    def _before(self, incident: Incident, attempt: int) -> Incident | None:
-        """Return the latest alarm of the same topic within reach that was over."""
+    def _before(self, incident: Incident, attempt: int, *, alike: bool = False) -> Incident | None:
+        """Return the latest alarm of the same topic within reach that was over.
+
+        Where `alike`, only one of the same kind that did not begin later.
+        """
         reach = self._reach(attempt)
         near: list[tuple[int, Incident]] = []
         for number in self._lineage[attempt] & self._alarms.keys():
@@ -389,9 +423,23 @@ class _Past:
         # By the number in which they were found: rows of a restarted attempt repeat its parent's
         # steps, so the onset alone does not say which came last.
         for _, other in sorted(near, key=lambda pair: -pair[0]):
+            if alike and (other.onset > incident.onset or not _is_alike(other, incident)):
+                continue
             if _topic(other.findings[0]) == topic and not _still_held(other, incident):
                 return other
         return None
+
+
+def _is_alike(before: Incident, incident: Incident) -> bool:
+    """Whether the kind of an incident has come again; a spike is one however it ended."""
+    kinds = (incident.kind, *(incident.also if incident.kind == "non-finite" else ()))
+    kind = before.kind.removeprefix("unrecovered-")
+    if (
+        kind == "setting-jump"
+        and leading_finding(before).signal != leading_finding(incident).signal
+    ):
+        return False
+    return kind in {k.removeprefix("unrecovered-") for k in kinds}
 
 
 def _still_held(before: Incident, incident: Incident) -> bool:
@@ -416,6 +464,8 @@ def _lineage(record: RunRecord, attempt: int) -> set[str]:
 
 def _last_row(f: Finding, record: RunRecord) -> int:
     """Return the last row from which a finding takes what begins there into its own episode."""
+    if f.kind == "held-out-worse":
+        return f.onset_row + f.grain_rows - 1
     if f.grain_rows > 1 and f.kind != "divergence":
         # a change of level lies where it happened; being sure of it, and its end, took longer
         told = f.row if f.end_row is None else f.end_row
@@ -457,7 +507,7 @@ def _episodes(
 def _incident(
     record: RunRecord, attempt: int, group: Sequence[Finding], around: _Around
 ) -> Incident:
-    lead = _of_the_resume(min(group, key=_telling), group)
+    lead = _lead(group)
     onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
     worst = max(group, key=lambda f: severity_rank(f.severity)).severity
     last = _end(group)
@@ -517,6 +567,17 @@ def _with_correlations(record: RunRecord, incident: Incident) -> Incident:
     stop = record.attempts[attempt].end_row if last is None else last + 1
     span = slice(incident.onset_row, stop)
     return replace(incident, correlations=_correlations(record, span, attempt))
+
+
+def _lead(group: Sequence[Finding]) -> Finding:
+    """Return the finding that names an episode.
+
+    Fixed batches that are read now and then name none in which the loss itself has spoken.
+    """
+    spoken = [f for f in group if f.kind != "held-out-worse"]
+    if not any(f.signal == "loss" and f.severity != "info" for f in spoken):
+        spoken = list(group)
+    return _of_the_resume(min(spoken, key=_telling), group)
 
 
 def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
@@ -682,6 +743,9 @@ def _headline(
     if lead.detector == "zero-loss":
         title = "loss became exactly 0"
     since = f"since {record.axis} {place_text(onset.onset)}"
+    if onset.kind == "held-out-worse" and onset.grain_rows > 1:
+        latest = record.step[min(onset.onset_row + onset.grain_rows, record.num_rows) - 1]
+        since += f" at the earliest, {place_text(float(latest))} at the latest"
     if lead.kind == "non-finite" and lead.onset_row > onset.onset_row:
         began = f"trouble began at {place_text(onset.onset)}"
         word = "NaN" if np.isnan(lead.value) else "Inf"

@@ -234,7 +234,8 @@ def verdict_text(outcome: Mapping[str, object]) -> tuple[str, str]:
     """
     verdict, text = plain(outcome.get("verdict")) or "unclear", plain(outcome.get("text"))
     short = {"trial failed": "failed", "trial held": "held"}.get(text)
-    return (short, "") if short else (verdict, text)
+    said = "did not help" if verdict == "did not" else verdict
+    return (short, "") if short else (said, text)
 
 
 def reworded(text: object) -> str:

@@ -287,6 +287,12 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("samples_seen", "consumed samples", "consumed_samples"),
     ),
     Signal(
+        name="epochs_seen",
+        unit="passes",
+        bad="none",
+        doc="Passes over the data: the epoch as logged, or with the share of it that is done.",
+    ),
+    Signal(
         name="batch_size",
         unit="samples",
         bad="none",

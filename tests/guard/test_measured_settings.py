@@ -94,12 +94,10 @@ def scaled(x: Tensor, model: nn.Module) -> Tensor:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", ["batch", "sign", "frozen"])
-def test_what_no_recipe_does_is_put_back_at_once(tmp_path: Path, what: str) -> None:
+@pytest.mark.parametrize("what", ["sign", "frozen"])
+def test_only_a_turned_sign_is_put_back_while_nothing_gets_worse(tmp_path: Path, what: str) -> None:
     torch.manual_seed(0)
     x, run = torch.randn(32 * STEPS * 2, 16), tmp_path / "run"
-    if what == "batch":
-        x[32 * (CHANGE - 1) :] *= 255
     model = nn.Sequential(
         *(m for _ in range(4) for m in (nn.Linear(16, 16), nn.Tanh())), nn.Linear(16, 4)
     )
@@ -117,10 +115,12 @@ def test_what_no_recipe_does_is_put_back_at_once(tmp_path: Path, what: str) -> N
         guard.backward(scaled(inputs, model) * (-1 if at and what == "sign" else 1))
         guard.step()
     trials = [e for e in events_of(run, "attempt") if str(e.data["why"]).startswith("trial")]
-    assert len(trials) == 1, [e.data["why"] for e in trials]
-    assert [a["remedy"] for a in guard.actions] == ["roll-back+put-back"]
-    causes = [e.data["causes"][0]["cause"] for e in events_of(run, "incident") if e.data["causes"]]
-    assert set(causes) == {"bad-data-window" if what == "batch" else "setting-changed"}
+    done = [a["remedy"] for a in guard.actions]
+    if what == "frozen":  # as often meant: told, and left to a person
+        assert (trials, done) == ([], [])
+        assert "requires_grad" in (run / "verdict.json").read_text()
+        return
+    assert done == ["roll-back+put-back"]
     assert float(scaled(torch.randn(256, 16), model).detach()) < 0.1
 
 

@@ -21,10 +21,11 @@ from trimtab.guard.recovery import executor
 from trimtab.guard.recovery.case import Verification
 from trimtab.guard.recovery.events import Event, IncidentInRecord, Standing, StepDone
 from trimtab.guard.recovery.expectation import Expectation
-from trimtab.guard.recovery.state import Phase, RecoveryState
-from trimtab.guard.recovery.triage import find_incident
+from trimtab.guard.recovery.state import Phase, ReadingWanted, RecoveryState
+from trimtab.guard.recovery.triage import find_incident, is_trouble
 from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import InForce, RestorePoint
+from trimtab.guard.yardstick.reading import Reading
 from trimtab.lab.scenarios import Scenario
 from trimtab.plan.policy import Policy
 from trimtab.plan.trials import Trial
@@ -430,6 +431,39 @@ def test_update_counts_a_remedy_under_which_an_alarm_opens_as_failed() -> None:
     world.train(2)
     (verdict,) = [o for o in world.journalled("outcome") if not o.get("trial")]
     assert (verdict["verdict"], verdict["failures"], world.failures) == ("did not", 1, 1)
+
+
+@pytest.mark.parametrize(("kind", "verdict"), [("memorised", "worked"), ("spike", "did not")])
+def test_update_judges_a_remedy_by_what_rises(kind: str, verdict: str) -> None:
+    world = World(never, bad_batch=never).train(20)
+    watched = Verification("roll-back", until_step=36, expected=Expectation(2.0, 0.1, 3.0))
+    world.state = dataclasses.replace(world.state, verification=watched)
+    for step in range(21, 37):
+        found = (replace(spike(step - 1, step), kind=kind),) if step == 30 else ()
+        world.handle(
+            StepDone(step=step, row=step, sample=8 * step, loss=2.0, norm=0.2, findings=found)
+        )
+    (outcome,) = world.journalled("outcome")
+    assert outcome["verdict"] == verdict
+    assert any("did not help" in line for line in world.said()) == (verdict == "did not")
+
+
+def test_update_names_and_handles_a_level_that_was_accepted_where_it_is_left_alone() -> None:
+    world = World(never, bad_batch=never).train(40)
+    shift = replace(spike(30, 31), kind="shift", detector="level-16", closed=True)
+    event = StepDone(step=40, row=40, sample=320, loss=2.0, norm=0.2, reads=True)
+    wants = ReadingWanted(event, 20)
+    world.state = replace(world.state, open={shift.key: shift}, wants=wants)
+    reading = Reading(40, (2.0, 2.0), 20, (9.0, 9.0))
+    world.handle(ev.ReadingDone(step=40, reading=reading, scale=Expectation(2.0, 0.1, 3.0)))
+    assert [line for line in world.said() if "shift of the training loss left alone" in line]
+    assert shift.key in world.state.handled
+
+
+def test_suspect_changes_are_told_and_only_a_turned_sign_is_trouble() -> None:
+    for detector in ("most-frozen", "batch-scale", "rate-beyond-peak", "loss-count"):
+        found = replace(spike(5, 6, signal="x"), detector=detector, kind="setting-jump")
+        assert is_trouble(found, 99, 8, last=False, scaled=False) == (detector == "loss-count")
 
 
 def test_update_goes_from_trial_to_trial_where_one_failed() -> None:

@@ -48,22 +48,22 @@ POLICY = Policy()
 
 def test_recurrence_says_of_the_third_spike_within_the_horizon_that_it_is_one_too_many() -> None:
     assert not after(100).returns(POLICY, spike(300))
-    assert after(100, 200).returns(POLICY, spike(300))
-    assert not after(100, 200).returns(POLICY, spike(300, closed=True))
-    assert not after(100, 200).returns(POLICY, spike(400))  # the first is 300 steps back
+    assert after(110, 200).returns(POLICY, spike(300))
+    assert not after(110, 200).returns(POLICY, spike(300, closed=True))
+    assert not after(110, 200).returns(POLICY, spike(400))  # the first is 300 steps back
     longer = Policy(spike_horizon_steps=300)
-    assert after(100, 200, policy=longer).returns(longer, spike(400))
+    assert after(110, 200, policy=longer).returns(longer, spike(400))
     none = Policy(spikes_trained_through=0)
     assert after(policy=none).returns(none, spike(300))
-    assert after(100, 200).first_of(POLICY, spike(300)) == 100
-    assert after(100, 200).first_of(POLICY, spike(400)) == 200
+    assert after(110, 200).first_of(POLICY, spike(300)) == 110
+    assert after(110, 200).first_of(POLICY, spike(400)) == 200
 
 
 def test_recurrence_counts_a_single_row_that_stands_out_as_far_as_a_spike() -> None:
     seen, _ = after(100).take_in(POLICY, [spike(150, kind="batch-outlier", value=2.9)])
-    assert not seen.returns(POLICY, spike(200))
+    assert not seen.returns(POLICY, spike(210))
     seen, _ = seen.take_in(POLICY, [spike(150, kind="batch-outlier", value=3.1)])
-    assert seen.returns(POLICY, spike(200))
+    assert seen.returns(POLICY, spike(210))
     row = spike(180, kind="batch-outlier", value=3.1, closed=True)
     seen, (found,) = seen.take_in(POLICY, [row])
     assert (found.kind, found.severity, found.closed) == ("spike", "warning", False)
@@ -73,7 +73,7 @@ def test_recurrence_counts_a_single_row_that_stands_out_as_far_as_a_spike() -> N
 
 def test_recurrence_of_another_branch_begins_anew_and_other_signals_do_not_count() -> None:
     other = dataclasses.replace(spike(300), signal="grad_norm")
-    assert not after(100, 200).returns(POLICY, other)
+    assert not after(110, 200).returns(POLICY, other)
     assert not RecurringSpikes().returns(POLICY, spike(300))
     norms = [dataclasses.replace(spike(n), signal="grad_norm") for n in (310, 320)]
     seen, _ = RecurringSpikes().take_in(POLICY, norms)
@@ -82,11 +82,16 @@ def test_recurrence_of_another_branch_begins_anew_and_other_signals_do_not_count
 
 def test_recurrence_counts_a_row_in_which_norm_and_hidden_state_stand_out_together() -> None:
     seen = RecurringSpikes()
-    for onset in (100, 200):
+    for onset in (110, 200):
         for signal in ("grad_norm", "activation_norm"):
             seen, _ = seen.take_in(POLICY, [dataclasses.replace(spike(onset), signal=signal)])
-    assert seen.onsets == (100, 200)
+    assert seen.onsets == (110, 200)
     assert seen.returns(POLICY, spike(300))
+
+
+def test_spikes_whole_periods_apart_are_what_the_loop_does_in_turn() -> None:
+    assert not after(26, 76).returns(POLICY, spike(101))
+    assert after(26, 76).returns(POLICY, spike(102))
 
 
 def test_recurrence_stays_bounded_however_many_spikes_there_are() -> None:

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -268,6 +269,57 @@ def test_trouble_after_a_rollback_is_a_recurrence_of_what_the_parent_met() -> No
         for i, value in enumerate(loss.tolist()):
             apart.add(i + 1.0, {"loss": value})
     assert [i.recurrence_of for i in alarms(apart.build())] == [None, None]
+
+
+def read_later(row: int, first: int, last: int) -> Finding:
+    """Fixed batches that got worse in one of the rows from `first` to `last`."""
+    return Finding(
+        detector="held-out", kind="held-out-worse", signal="yardstick_loss", severity="critical",
+        row=row, step=row + 1.0, onset_row=first, onset=first + 1.0, peak_row=row,
+        peak=row + 1.0, value=2.3, expected=0.2, score=20.0, grain_rows=last - first + 1, text="",
+    )  # fmt: skip
+
+
+def test_readings_that_are_rare_date_no_incident_in_which_the_loss_speaks() -> None:
+    loss = level(600)
+    loss[455:] += 5.0
+    record = of({"loss": loss})
+    rare = read_later(460, 381, 460)
+    (found,) = group_findings(record, [*judge_record(record), rare])
+    assert (found.kind, found.onset, found.first_step) == ("unrecovered-spike", 456.0, 456.0)
+    assert found.severity == "critical"
+    (alone,) = group_findings(of({"loss": level(600)}), [rare])
+    assert (alone.kind, alone.first_step) == ("held-out-worse", 382.0)
+    assert "since step 382 at the earliest, 461 at the latest" in alone.headline
+
+
+def test_again_is_said_of_the_same_kind_only() -> None:
+    loss = level(900)
+    loss[600:610] += 3.0
+    record = of({"loss": loss})
+    before = read_later(300, 281, 300)
+    before = replace(before, closed=True, end_row=320, end=321.0)
+    _, spike = group_findings(record, [*judge_record(record), before])
+    assert (spike.kind, spike.recurrence_of) == ("spike", before.onset)
+    assert "again" not in spike.headline
+
+
+def test_a_block_that_reaches_over_a_resume_is_dated_where_the_signal_rises() -> None:
+    builder = RecordBuilder("resumed", "simulated")
+    norm = norms(600, 1)
+    builder.start_attempt(number="1.0", parent=None)
+    for i in range(400):
+        builder.add(i + 1.0, {"loss": 2.0, "grad_norm": float(norm[i])})
+    builder.start_attempt(number="1.1", parent="1.0")
+    for i in range(300, 600):
+        builder.add(i + 1.0, {"loss": 2.0, "grad_norm": 2 * float(norm[i])})
+    drift = Finding(
+        detector="creep-16", kind="grad-drift", signal="grad_norm", severity="warning", row=460,
+        step=361.0, onset_row=292, onset=293.0, peak_row=460, peak=361.0, value=0.6, expected=0.3,
+        score=20.0, grain_rows=16, text="",
+    )  # fmt: skip
+    (found,) = group_findings(builder.build(), [drift])
+    assert (found.attempt, found.onset) == ("1.1", 301.0)
 
 
 def test_trouble_far_later_is_no_recurrence() -> None:

@@ -114,6 +114,13 @@ class Comparison:
             return f"no difference beyond noise at equal {_plural(self.by)}{noise}"
         worse = self.b if self.worse == "b" else self.a
         since = "" if self.apart_from is None else f", from {self.by} {number(self.apart_from)} on"
+        d = self.first_difference
+        if self.by == "step" and since and d is not None and d.at is not None and d.identical_rows:
+            # the noise of what lies between may hide where the losses parted
+            since = (
+                f"; the runs differ from step {number(d.at)} on, the loss beyond noise to the end"
+                f" from step {number(self.apart_from or 0.0)} on"
+            )
         if self.worse_by is None:
             return f"{worse.label} is worse: its loss is not finite{since}"
         by = f"{number(self.worse_by)} nats above at equal {_plural(self.by)}"
@@ -409,8 +416,10 @@ def _warnings(
             return said
         label = (a if slower == "a" else b).label
         said.append(
-            f"{label} falls {abs(steep) / max(abs(flat), 1e-12):.3g} times more slowly at the end"
-            if abs(flat) > 1e-3 * abs(steep)
+            f"{label} falls {abs(steep) / abs(flat):.3g} times more slowly at the end"
+            if flat < -1e-3 * abs(steep)
+            else f"{label} rises at the end, where the other falls"
+            if flat > 1e-3 * abs(steep)
             else f"{label} no longer falls where the other does"
         )
     return said

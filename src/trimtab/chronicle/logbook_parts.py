@@ -182,7 +182,8 @@ def _header(a: LineageAttempt, lineage: Lineage) -> Iterator[str]:
     by = {"rows": "as its rows show", "guard": "as the guard judged"}.get(
         a.outcome_by, f"says {a.outcome_by}"
     )
-    yield f"Outcome: **{md(a.outcome)}** ({md(by)})" + (
+    outcome = "did not help" if a.outcome == "did not" else a.outcome
+    yield f"Outcome: **{md(outcome)}** ({md(by)})" + (
         f" — {md(a.outcome_why)}" if a.outcome_why else ""
     )
     if a.bugs:

@@ -219,5 +219,6 @@ def _state(account: RunAccount) -> str:
     open_ = sum(
         ia.incident.end_row is None and ia.incident.severity != "info" for ia in account.incidents
     )
-    counts = f"{len(account.incidents)} incidents, {open_} ongoing alarms"
+    found = len(account.incidents)
+    counts = f"{found} incident{'s' * (found != 1)}, {open_ or 'none'} ongoing"
     return f"stopped at {where} · {counts} · {verdict_line(account)}"

@@ -1,4 +1,4 @@
-"""Shifts of the loss that later rows do not bear out: notes, in hindsight.
+"""Shifts and rough starts that later rows do not bear out: notes, in hindsight.
 
 A streaming rule tells a shift from the rows before it and one or two blocks. Once the rows after it
 are there, the claim can be tested: the level of the next rows against that of as many rows before,
@@ -9,7 +9,8 @@ in units of what the level of this run does between two neighboring stretches of
     z       = (after - before - median step) / (1.4826 MAD(step))
 
 A shift that stays below `BORNE_OUT_SIGMA` at each length that can be judged asked nobody to act.
-Blind where fewer than eight stretches are there. Only shifts: a divergence and a drift are told
+A climb in the first rows of a run is held against the noise of the rows after it, as
+`rough_start` holds it against that of the first ones. Blind where fewer than eight stretches are there. Only shifts: a divergence and a drift are told
 from many blocks already. A rise within the span of a divergence is part of that climb, and the
 rows before it are no level to compare with.
 """
@@ -22,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.rough_start import log_noise, rises_above_noise
 from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma
 
@@ -31,6 +33,8 @@ STRETCHES = (64, 256)
 """Rows that are compared; a shift holds for one block of 16 rows at least, mostly for more."""
 LEAST_STRETCHES = 8
 BORNE_OUT_SIGMA = 3.0
+NOISE_ROWS = 128
+"""After a rough start, of which the noise is taken. Ours."""
 
 
 def as_borne_out(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -38,7 +42,8 @@ def as_borne_out(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
     climbs = [f for f in findings if f.kind == "divergence" and f.signal == "loss"]
     return tuple(
         replace(f, severity="info", text=f"{f.text}; the rows after it do not bear it out")
-        if _is_shift(f) and not _climbs_on(f, climbs) and not _holds(record, f)
+        if (_is_shift(f) and not _climbs_on(f, climbs) and not _holds(record, f))
+        or (f.detector.startswith("rough-start-") and not _is_rough(record, f))
         else f
         for f in findings
     )
@@ -65,6 +70,17 @@ def _holds(record: RunRecord, f: Finding) -> bool:
     at = int(np.searchsorted(rows, f.onset_row))
     judged = [z for n in STRETCHES if (z := _z(values, at, n, up=f.direction == "up")) is not None]
     return not judged or max(judged) > BORNE_OUT_SIGMA
+
+
+def _is_rough(record: RunRecord, f: Finding) -> bool:
+    """Whether a rough start stands out of the noise of the rows after it, or they are too few."""
+    values = record.columns["loss"].values
+    rows = record.columns["loss"].finite_rows(record.rows_of(int(record.attempt[f.onset_row])))
+    first, end = np.searchsorted(rows, [f.onset_row, (f.end_row or f.row) + 1])
+    later = values[rows[end : end + NOISE_ROWS]]
+    if len(later) < NOISE_ROWS // 4:
+        return True
+    return rises_above_noise(values[rows[first:end]], f.expected, log_noise(later))
 
 
 def _z(values: NDArray[np.float64], at: int, num: int, *, up: bool) -> float | None:

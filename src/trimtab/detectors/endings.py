@@ -102,7 +102,7 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
     return replace(
         f,
         kind="spike",
-        severity="warning",
+        severity="info" if f.severity == "info" else "warning",
         end_row=end_row,
         end=float(record.step[end_row]),
         text=text,

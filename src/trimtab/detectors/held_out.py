@@ -61,6 +61,8 @@ class HeldOutState:
     """Level of the fixed batches since what is counted has changed; NaN: it has not."""
     recounted_rise: float = 0.0
     """By how much the change of the count has raised it."""
+    open_rows: int = 1
+    """Rows in one of which the condition that is open began."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,6 +166,7 @@ class HeldOutDetector:
             value=loss,
             expected=s.good_loss,
             score=evidence,
+            grain_rows=s.open_rows,
             closed=over,
             text=(
                 f"fixed batches at {loss:.4g} in eval mode, {s.good_loss:.4g} at step"
@@ -221,4 +224,5 @@ def _opened(s: HeldOutState, row: Row) -> HeldOutState:
         s,
         open_row=min(s.good_row + 1, row.index),
         open_step=min(s.good_step + 1, row.step),
+        open_rows=max(row.index - s.good_row, 1),
     )

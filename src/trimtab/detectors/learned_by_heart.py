@@ -1,28 +1,40 @@
 """Learned by heart: the training loss comes to nearly nothing and stays there.
 
 A loss in nats that falls to `share` of where it began and below `most` nats belongs to data that
-was fed many times, or to a task that can be solved. Validation tells them apart: where it came
-down too, nothing is reported. The level is the median of the last 16 rows; it must stay for
-`min_rows` rows, and for a `lasting` share of all rows so far.
+was fed many times, or to a task that can be solved. What the model cost on data that it had not
+seen tells them apart: the last validation, or else the level at which the first pass over the data
+ended. Where that came down too, nothing is reported; where it did not, it
+is a warning. Where neither is known, as in a run within its first pass, it is a note, unless the
+accuracy of tokens is logged, or (in hindsight, `as_text`) the format or a key is that of a language
+model: text is never that cheap.
 
-A rule for losses in nats: a record with a negative loss, or one that does not begin between
-`least_start` and `most_start` nats, is a squared error or a probability, as may be one whose
-trainer logs neither a rate nor a validation loss; they are not judged. Told once.
+The level is the median of the last 16 rows; it must stay for `min_rows` rows, and for a `lasting`
+share of all rows so far. A rule for losses in nats: a record with a negative loss, or one that does
+not begin between `least_start` and `most_start` nats, is a squared error or a probability, as may
+be one whose trainer logs neither a rate nor a validation loss; they are not judged. Told once.
 See `memorised` for losses that are low only beside the validation loss.
 """
 
 import math
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, Rows, median, step_through
+from trimtab.record import RunRecord
 
-__all__ = ["LearnedByHeartDetector", "LearnedByHeartState"]
+__all__ = ["LearnedByHeartDetector", "LearnedByHeartState", "as_text"]
 
 Floats = NDArray[np.float64]
 
+_LANGUAGE = frozenset(
+    {"megatron", "torchtitan", "fairseq", "metaseq", "maxtext", "olmo", "nanogpt"}
+)
+_WORDS = re.compile(r"lm[ _-]?loss|perplexity|ppl(?![a-z])", re.I)
 _LEVEL_ROWS = 16
 _FIRST_ROWS = 11
 
@@ -37,8 +49,14 @@ class LearnedByHeartState:
     low_rows: int = 0
     low_row: int = 0
     low_step: float = 0.0
-    first_val: float = math.nan
     last_val: float = math.nan
+    first_epoch: float = math.nan
+    first_pass: float = math.nan
+    """Level of the loss at the end of the first pass over the data."""
+    passes: bool = False
+    """More than one pass was begun."""
+    text: bool = False
+    """The accuracy of tokens was logged."""
     rated: bool = False
     """A learning rate was logged."""
     done: bool = False
@@ -49,7 +67,7 @@ class LearnedByHeartDetector:
     """See the module."""
 
     name: str = "by-heart"
-    signals: tuple[str, ...] = ("loss", "val_loss", "lr")
+    signals: tuple[str, ...] = ("loss", "val_loss", "lr", "epochs_seen", "token_accuracy")
     share: float = 0.02
     most: float = 0.03
     """Nats; text that was never seen costs a hundred times as much. Ours."""
@@ -59,7 +77,9 @@ class LearnedByHeartDetector:
     min_rows: int = 24
     lasting: float = 0.1
     solved: float = 0.1
-    """Share of its first value below which validation says that the task is solved. Ours."""
+    """Share of the start below which validation says that the task is solved. Ours."""
+    solved_at_once: float = 0.05
+    """The same of the end of the first pass, which was seen by no more than one. Ours."""
 
     def start(self) -> LearnedByHeartState:
         """Return the state before any row."""
@@ -71,12 +91,16 @@ class LearnedByHeartDetector:
         """Judge one row; missing and non-finite values leave what they concern as it is."""
         if state.done:
             return state, ()
-        loss, val, rate = row.values.tolist()
+        loss, val, rate, epoch, accuracy = row.values.tolist()
         s = state
+        if row.present[3] and math.isfinite(epoch) and not s.passes:
+            s = self._at_epoch(s, epoch)
+        if not s.text and row.present[4] and math.isfinite(accuracy):
+            s = replace(s, text=True)
         if not s.rated and row.present[2] and math.isfinite(rate):
             s = replace(s, rated=True)
         if row.present[1] and math.isfinite(val):
-            s = replace(s, last_val=val, first_val=val if math.isnan(s.first_val) else s.first_val)
+            s = replace(s, last_val=val)
         if not row.present[0] or not math.isfinite(loss):
             return s, ()
         if loss < 0:
@@ -99,9 +123,24 @@ class LearnedByHeartDetector:
         # A loss of exactly 0 is no loss: a sentinel, or NaN that the trainer hides.
         if max(s.recent) == 0 or s.low_rows < max(self.min_rows, self.lasting * s.num_rows):
             return s, ()
-        if s.last_val < self.solved * s.first_val or not (s.rated or not math.isnan(s.last_val)):
+        checked = not math.isnan(s.last_val)
+        solved = s.last_val < self.solved * start
+        solved = solved if checked else s.first_pass < self.solved_at_once * start
+        if solved or not (s.rated or checked):
             return s, ()
-        return replace(s, done=True), (self._finding(s, row),)
+        sure = checked or s.passes or s.text
+        return replace(s, done=True), (self._finding(s, row, sure=sure),)
+
+    def _at_epoch(self, s: LearnedByHeartState, epoch: float) -> LearnedByHeartState:
+        """Take the epoch of a row; the losses so far are those of the pass before it."""
+        if math.isnan(s.first_epoch):
+            s = replace(s, first_epoch=epoch)
+        if not _second(s.first_epoch, epoch):
+            return s
+        # Of a pass of a few rows the last ones are no level.
+        known = len(s.recent) == _LEVEL_ROWS
+        level = median(np.array(s.recent)) if known else math.nan
+        return replace(s, passes=True, first_pass=level)
 
     def update_rows(
         self, state: LearnedByHeartState, rows: Rows
@@ -113,13 +152,21 @@ class LearnedByHeartDetector:
         losses = rows.values[:, 0]
         usable = np.flatnonzero(np.isfinite(losses))
         # Below it alone a row can be part of a low level; a negative one ends the rule.
-        telling = usable[losses[usable] < self.most]
+        epochs = rows.values[:, 3]
+        counted = np.flatnonzero(np.isfinite(epochs))
+        begun = counted[:0]
+        if len(counted) and not state.passes:
+            first = float(epochs[counted[0]])
+            first = first if math.isnan(state.first_epoch) else state.first_epoch
+            begun = counted[_second(first, epochs[counted])][:1]
+        # Also the first row of the second pass, and the first that logs an epoch.
+        telling = np.union1d(usable[losses[usable] < self.most], [*counted[:1], *begun])
         at, s = 0, state
         while at < len(rows) and not s.done:
             later = int(np.searchsorted(telling, at))
             stop = int(telling[later]) if later < len(telling) else len(rows)
-            begun = len(s.first) == _FIRST_ROWS and len(s.recent) == _LEVEL_ROWS
-            if begun and not s.low_rows and min(s.recent) >= self.most and stop > at:
+            full = len(s.first) == _FIRST_ROWS and len(s.recent) == _LEVEL_ROWS
+            if full and not s.low_rows and min(s.recent) >= self.most and stop > at:
                 s = _passed(s, rows.values[at:stop])
                 at = stop
                 continue
@@ -131,16 +178,18 @@ class LearnedByHeartDetector:
             at = stop
         return s, tuple(found)
 
-    def _finding(self, s: LearnedByHeartState, row: Row) -> Finding:
+    def _finding(self, s: LearnedByHeartState, row: Row, *, sure: bool) -> Finding:
         level, start = median(np.array(s.recent)), max(s.first)
         checked = "no validation is logged"
+        if s.passes:
+            checked = "the data has been passed over more than once, and no validation is logged"
         if not math.isnan(s.last_val):
             checked = f"validation is at {s.last_val:.3g}"
         return Finding(
             detector=self.name,
             kind="memorised",
             signal="loss",
-            severity="warning",
+            severity="warning" if sure else "info",
             row=row.index,
             step=row.step,
             onset_row=s.low_row,
@@ -156,13 +205,28 @@ class LearnedByHeartDetector:
         )
 
 
+def _second(first: float, epoch: Any) -> Any:
+    """Whether an epoch lies a pass beyond the first; epochs count from 0, from 1 or in shares."""
+    return epoch - min(math.floor(first), 1) >= 1
+
+
 def _passed(s: LearnedByHeartState, values: Floats) -> LearnedByHeartState:
     """Return the state after rows whose losses are all above the bar."""
-    finite, checks, rates = (column[np.isfinite(column)] for column in values.T)
+    finite, checks, rates, _, accuracies = (column[np.isfinite(column)] for column in values.T)
     if len(rates) and not s.rated:
         s = replace(s, rated=True)
     if len(checks):
-        first = float(checks[0]) if math.isnan(s.first_val) else s.first_val
-        s = replace(s, first_val=first, last_val=float(checks[-1]))
+        s = replace(s, last_val=float(checks[-1]))
+    if len(accuracies) and not s.text:
+        s = replace(s, text=True)
     recent = (*s.recent, *finite[-_LEVEL_ROWS:].tolist())[-_LEVEL_ROWS:]
     return replace(s, recent=recent, num_rows=s.num_rows + len(finite))
+
+
+def as_text(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, data learned by heart as a warning where it is known to be text."""
+    text = record.format in _LANGUAGE or any(_WORDS.search(key) for key in record.keys.values())
+    heart = LearnedByHeartDetector.name
+    return tuple(
+        replace(f, severity="warning") if text and f.detector == heart else f for f in findings
+    )

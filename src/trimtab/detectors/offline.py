@@ -8,8 +8,10 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
+from trimtab.detectors.explained_rises import as_explained
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgeState, judge_record
+from trimtab.detectors.learned_by_heart import as_text
 from trimtab.detectors.loss_shapes import (
     flat_window_findings,
     late_stall_findings,
@@ -105,6 +107,8 @@ def all_findings(
     moved = sensitivity or Sensitivity()
     findings = judge_record(record, moved.judge() if judge is None else judge, before=before)
     is_distance = _is_distance(record)
+    if hindsight:
+        findings = as_text(record, findings)
     if not is_distance:
         findings = tuple(_of_stand_in(f) for f in findings)
     if not hindsight:
@@ -121,4 +125,5 @@ def all_findings(
         for f in later
         if (f.onset_row if f.end_row is None else f.end_row) <= settled
     ]
-    return (*findings, *(later if is_distance else map(_of_stand_in, later)))
+    found = (*findings, *(later if is_distance else map(_of_stand_in, later)))
+    return found if as_explained.__name__ in moved.off else as_explained(record, found)

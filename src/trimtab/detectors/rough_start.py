@@ -6,21 +6,37 @@ updates that are too large: a rate at its peak in the first row, without a warm-
 cold`), or a rate that is too high as such (`rough-start-warm`), for which the climb must be larger.
 Told once, when it is sure.
 
+The first rows alone do not tell what the noise is: a climb is held against it from `noise_rows` on.
+Noise of losses is multiplicative, so it is taken of ln loss, from second differences, in which a
+climb hardly counts. n rows at x above a first loss x0 are a climb where
+
+    median ln x - ln x0 > `noise_sigma` sigma sqrt(1 + 1/n)
+
 A rule for losses that have a natural zero, judged over the first `last_rows` rows only, until the
-loss has stood well below its first level for `learned_rows`, and only where the rate is logged.
+loss has stood well below its first level for `learned_rows`, or for most of the rows so far, and
+only where the rate is logged. A climb after `at_once_rows` rows is not of a missing warm-up.
 Blind to a rate that is too high and shows in a worse loss alone.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, Rows, median, step_through
 
-__all__ = ["RoughStartDetector", "RoughStartState"]
+__all__ = ["RoughStartDetector", "RoughStartState", "log_noise", "rises_above_noise"]
 
+Floats = NDArray[np.float64]
+
+NOISE_SIGMA = 4.0
+"""Of the logarithm of one loss, that a climb must exceed. Ours."""
 _FIRST_ROWS = 3
+_RECENT_ROWS = 32
+_MOST_OVER = 64
+_LEAST_LOSS = 1e-30
 
 
 @dataclass(frozen=True)
@@ -31,16 +47,21 @@ class RoughStartState:
     first_rate: float = math.nan
     highest_rate: float = 0.0
     num_rows: int = 0
+    recent: tuple[float, ...] = ()
+    """Last losses, at most 32."""
+    over: tuple[float, ...] = ()
+    """Losses of the climb under way, or of one that has held and waits for the noise to be known;
+    the last 64 of them."""
     over_rows: int = 0
+    """Losses of the climb in a row."""
     onset_row: int = 0
     onset: float = 0.0
+    end_row: int = 0
+    end: float = 0.0
     cold: bool = False
     worst: float = 0.0
     worst_row: int = 0
     worst_step: float = 0.0
-    step_sizes: tuple[float, ...] = ()
-    """Last changes from row to row while the loss was not over, at most 16."""
-    last: float = math.nan
     fallen_rows: int = 0
     """Rows well below the first ones."""
     done: bool = False
@@ -57,7 +78,10 @@ class RoughStartDetector:
     warm_share: float = 0.25
     """The same where it was warmed up. Ours."""
     hold_rows: int = 4
+    noise_rows: int = 12
+    """Ours, as `at_once_rows`."""
     last_rows: int = 512
+    at_once_rows: int = 48
     cold_share: float = 0.5
     """Of its peak: a first rate above it had no warm-up. Ours."""
     least: float = 0.5
@@ -66,6 +90,8 @@ class RoughStartDetector:
     """Of the first level: a loss this far below it has learned."""
     learned_rows: int = 32
     """Rows so far below after which a climb is no start any more. Ours."""
+    least_learned_rows: int = 8
+    """The same where they are most of the rows so far. Ours."""
 
     def start(self) -> RoughStartState:
         """Return the state before any row."""
@@ -98,46 +124,45 @@ class RoughStartDetector:
             s = replace(s, first_rate=first, highest_rate=max(s.highest_rate, rate))
         if not row.present[0] or not math.isfinite(loss):
             return s, ()
-        s = replace(s, num_rows=s.num_rows + 1)
+        s = replace(s, num_rows=s.num_rows + 1, recent=(*s.recent[1 - _RECENT_ROWS :], loss))
         if loss < 0 or s.num_rows > self.last_rows:
             return replace(s, done=True), ()
         if len(s.first) < _FIRST_ROWS:
-            return self._begin(s, row, loss), ()
+            s = replace(s, first=(*s.first, loss))
+            if len(s.first) < 2:
+                return s, ()
         # The first, unless it is an outlier: without a warm-up the second may be thrown up already.
-        base = min(s.first[0], max(s.first[1:]))
-        cold = s.highest_rate > 0 and s.first_rate >= self.cold_share * s.highest_rate
-        noise = 1.5 * median(np.array(s.step_sizes)) if s.step_sizes else 0.0
-        climb = max((self.share if cold else self.warm_share) * base, 6 * noise)
-        if s.highest_rate == 0 or base < self.least or loss < base + climb:
-            sizes = (*s.step_sizes[-15:], abs(loss - s.last))
+        base = s.first[0] if len(s.first) < _FIRST_ROWS else min(s.first[0], max(s.first[1:]))
+        at_peak = s.highest_rate > 0 and s.first_rate >= self.cold_share * s.highest_rate
+        cold = at_peak and (s.cold if s.over_rows else s.num_rows <= self.at_once_rows)
+        climb = (self.share if cold else self.warm_share) * base
+        over = s.highest_rate > 0 and base >= self.least and loss >= base + climb
+        held = len(s.over) >= self.hold_rows
+        if over:
+            s = self._climb(s, row, loss, cold=cold, anew=not s.over_rows and not held)
+        else:
             fallen = s.fallen_rows + (loss < (1 - self.learned_share) * base)
+            most = fallen >= max(self.least_learned_rows, s.num_rows / 2)
             # What updates of that size had brought down for long, they did not throw up at once.
-            done = fallen >= self.learned_rows
-            s = replace(s, over_rows=0, step_sizes=sizes, last=loss, fallen_rows=fallen, done=done)
+            done = not held and (fallen >= self.learned_rows or most)
+            kept = s.over if held else ()
+            s = replace(s, over=kept, over_rows=0, fallen_rows=fallen, done=done)
+        if len(s.over) < self.hold_rows or s.num_rows < self.noise_rows:
             return s, ()
-        if not s.over_rows:
-            s = replace(s, onset_row=row.index, onset=row.step, cold=cold, worst=-math.inf)
-        if loss > s.worst:
-            s = replace(s, worst=loss, worst_row=row.index, worst_step=row.step)
-        s = replace(s, over_rows=s.over_rows + 1, last=loss)
-        if s.over_rows < self.hold_rows:
-            return s, ()
-        return replace(s, done=True), (self._finding(s, row, base),)
+        if rises_above_noise(s.over, base, log_noise(s.recent)):
+            return replace(s, done=True), (self._finding(s, row, base),)
+        return s if over else replace(s, over=()), ()
 
-    def _begin(self, s: RoughStartState, row: Row, loss: float) -> RoughStartState:
-        """Take one of the first three losses; the climb may have begun with the second."""
-        s = replace(s, first=(*s.first, loss), last=loss)
-        if len(s.first) < 2:
-            return s
-        cold = s.highest_rate > 0 and s.first_rate >= self.cold_share * s.highest_rate
-        climb = (self.share if cold else self.warm_share) * s.first[0]
-        if loss < s.first[0] + climb:
-            return replace(s, over_rows=0)
-        if not s.over_rows:
+    def _climb(
+        self, s: RoughStartState, row: Row, loss: float, *, cold: bool, anew: bool
+    ) -> RoughStartState:
+        """Take a loss above the first ones; the climb may have begun with the second."""
+        if anew:
             s = replace(s, onset_row=row.index, onset=row.step, cold=cold, worst=-math.inf)
         if loss > s.worst:
             s = replace(s, worst=loss, worst_row=row.index, worst_step=row.step)
-        return replace(s, over_rows=s.over_rows + 1)
+        over = (*s.over[1 - _MOST_OVER :], loss)
+        return replace(s, over=over, over_rows=s.over_rows + 1, end_row=row.index, end=row.step)
 
     def _finding(self, s: RoughStartState, row: Row, base: float) -> Finding:
         return Finding(
@@ -151,8 +176,8 @@ class RoughStartDetector:
             onset=s.onset,
             peak_row=s.worst_row,
             peak=s.worst_step,
-            end_row=row.index,
-            end=row.step,
+            end_row=s.end_row,
+            end=s.end,
             value=s.worst,
             expected=base,
             score=min(99.0, 10 * s.worst / base),
@@ -162,3 +187,17 @@ class RoughStartDetector:
                 f" it began{', the rate at its peak from the first row' if s.cold else ''}"
             ),
         )
+
+
+def log_noise(losses: Sequence[float] | Floats) -> float:
+    """Return the noise of ln loss, from second differences: 1.4826 MAD / sqrt(6); 0: not known."""
+    if len(losses) < 6:
+        return 0.0
+    second = np.diff(np.log(np.maximum(losses, _LEAST_LOSS)), 2)
+    return 1.4826 * median(np.abs(second)) / math.sqrt(6)
+
+
+def rises_above_noise(over: Sequence[float] | Floats, base: float, sigma: float) -> bool:
+    """Whether losses above a first one are a climb, or the noise of single losses."""
+    rise = math.log(max(median(np.asarray(over)), _LEAST_LOSS) / max(base, _LEAST_LOSS))
+    return rise > NOISE_SIGMA * sigma * math.sqrt(1 + 1 / len(over))

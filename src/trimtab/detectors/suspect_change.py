@@ -1,10 +1,11 @@
-"""Changes that no recipe makes, as a guard's ledger of settings records them: alarms by themselves.
+"""Changes that few recipes make, as a guard's ledger of settings records them: notes by themselves.
 
-Other changes that nobody announced are evidence, judged by what follows. These need no loss to be
-trouble, and often show in none: batches of another scale (batch norm takes them in, and the model
-is of no use for others), a loss whose sign has turned (it falls), most parameters frozen (it stays
-where it is), a rate far beyond all that the run has had. Each is a signal of its own, recorded
-where it begins, and as 1 where it is over; an alarm that lasts is closed after `watch_rows`.
+Each may be meant (layers in turn, a curriculum, a second warm-up), so it is told, and acted on
+only where trouble follows; a turned sign alone is a warning. They often show in no loss: batches of
+another scale (batch norm takes them in, and the model is of no use for others), a loss whose sign
+has turned (it falls), most parameters frozen (it stays where it is), a rate far beyond all that the
+run has had. Each is a signal of its own, recorded where it begins, and as 1 where it is over; a
+note that lasts is closed after `watch_rows`.
 """
 
 import math
@@ -90,7 +91,7 @@ class SuspectChangeDetector:
             detector=detector,
             kind="setting-jump",
             signal=self.signals[i],
-            severity="warning",
+            severity="warning" if detector == "loss-count" else "info",
             row=row.index,
             step=row.step,
             onset_row=onset_row,

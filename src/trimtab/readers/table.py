@@ -406,6 +406,14 @@ class LogTable:
         builder.notes.extend(self.notes)
         builder.unread.update(self._unread(keys.values()))
         kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
+        if axis != "epoch":
+            epoch = next((columns[k] for k in columns if names_epoch(k)), None)
+        else:
+            epoch = Column(step, np.isfinite(step))
+        if epoch is not None and "loss" in kept:
+            # Beside the losses alone: an epoch makes no row.
+            beside = epoch.present[rows] & kept["loss"].present
+            kept["epochs_seen"] = Column(np.where(beside, epoch.values[rows], np.nan), beside)
         _extend(builder, step[rows], kept)
         return _with_slope_note(builder.build())
 
@@ -441,6 +449,12 @@ class LogTable:
             if column.present.any():
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
+        if "recon_loss" in signals and "policy_kl" in signals and "latent_kl" not in signals:
+            # Beside a reconstruction the divergence is that of the code, not of a policy.
+            signals["latent_kl"], keys["latent_kl"] = (
+                signals.pop("policy_kl"),
+                keys.pop("policy_kl"),
+            )
         for of_set, key in sets_of(columns).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key

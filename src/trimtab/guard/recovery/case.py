@@ -27,6 +27,8 @@ _VERDICT_STEPS = 32
 """Last steps that a kept remedy is judged by."""
 _FEWEST_STEPS = 8
 """Steps below which a verdict is unclear."""
+_LEVEL_STEPS = 64
+"""Steps before the trouble that the level is of: it has an error of its own."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +158,9 @@ class Verification:
         mean = float(tail.mean()) if len(tail) else math.nan
         error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) else math.nan
         worse = mean - self.expected.level
-        size, significant = worse > tolerance * self.expected.unit, worse > 3 * error
+        of_level = self.expected.sigma / math.sqrt(_LEVEL_STEPS)
+        significant = worse > 3 * (math.hypot(error, of_level) if of_level > 0 else error)
+        size = worse > tolerance * self.expected.unit
         failed = self.alarmed or (len(tail) > 0 and not math.isfinite(mean))
         size = size and not self.by_metric
         # size without significance is noise, significance without size does not matter

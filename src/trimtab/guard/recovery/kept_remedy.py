@@ -184,7 +184,8 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
         "failures": failures,
         "text": text if v.losses else _NOT_VERIFIED,
     }
-    found = f"{verdict} (loss {loss:.3f}, {v.expected.level:.3f} before the trouble)"
+    said = "did not help" if verdict == "did not" else verdict
+    found = f"{said} (loss {loss:.3f}, {v.expected.level:.3f} before the trouble)"
     commands += [
         JournalEvent("outcome", step, data),
         at_step(step, f"{v.remedy}: {found if v.losses else _NOT_VERIFIED}"),

@@ -128,7 +128,9 @@ def asks_first(state: RecoveryState, e: StepDone) -> bool:
 
 def ask(state: RecoveryState, e: StepDone) -> RecoveryState:
     """Ask for a reading of the state of now, and of the one from before the first sign."""
-    onsets = [f.onset for f in _alarms(state)]
+    alarms = _alarms(state)
+    # what is read now and then began somewhere between two readings: other signs know better
+    onsets = [f.onset for f in alarms if f.grain_rows == 1] or [f.onset for f in alarms]
     target = int(min(onsets, default=e.step)) - 1 - state.policy.rollback_margin_steps
     return replace(state, wants=ReadingWanted(e, max(target, 0)))
 
@@ -193,12 +195,14 @@ def _look_after(
         # What the loop itself makes of the loss has changed by as much as the older state's has.
         moved = r.base_mean - _mean(watch.base)
         since = max(since, r.mean - _mean(watch.losses) - moved)
-    if not since <= found.limit:
+    # A state far better than the older one, as the loop counts now, is not mended by that one.
+    if not since <= found.limit and not found.rise < -found.limit:
         why = f"worse after all: {_told(r, found)}, {since:+.3g} since it was left alone"
         state = replace(state, watch=None, handled=state.handled - watch.keys)
         told = decision(step, "read the fixed batches", why)
+        said = at_step(step, f"the fixed batches are {why}")
         state, more = look_up(state, asked.event)
-        return state, (told, *more)
+        return state, (told, said, *more)
     wait = 2 * watch.wait_steps
     over = wait > state.policy.verify_steps
     again = replace(watch, due_step=step + wait, wait_steps=wait)
@@ -214,7 +218,7 @@ def _alarms(state: RecoveryState) -> list[Finding]:
     return [
         f
         for f in state.open.values()
-        if f.severity != "info" and f.key not in state.handled and not f.closed
+        if f.severity != "info" and f.key not in state.handled and f.end_row is None
     ]
 
 

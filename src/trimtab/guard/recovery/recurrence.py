@@ -8,6 +8,7 @@ loss did not show it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ _EDGE = ("grad_norm", "activation_norm")
 _STANDS_OUT = ("spike", "batch-outlier")
 _OUTLIER_SHARE = 0.5
 """Excess of a single row over the expected loss from which it counts as a spike, share."""
+_LEAST_PERIOD = 8
+"""Steps apart from which spikes at equal distances are what the loop does in turn. Ours."""
 _MOST_APART = 256
 """Rows remembered in which one signal of `_EDGE` stood out alone; it bounds the cost of a step."""
 
@@ -84,9 +87,21 @@ class RecurringSpikes:
             return False
         since = finding.onset - policy.spike_horizon_steps
         earlier = [onset for onset in self.onsets if since <= onset < finding.onset]
-        return len(earlier) >= policy.spikes_trained_through
+        by_plan = _at_equal_distances((*earlier, int(finding.onset)))
+        return len(earlier) >= policy.spikes_trained_through and not by_plan
 
     def first_of(self, policy: Policy, finding: Finding) -> int:
         """Return the onset of the earliest spike that it returns from, or its own."""
         since = finding.onset - policy.spike_horizon_steps
         return min((onset for onset in self.onsets if onset >= since), default=int(finding.onset))
+
+
+def _at_equal_distances(onsets: tuple[int, ...]) -> bool:
+    """Whether spikes lie whole periods apart, to the step, some left out.
+
+    So does a loop that in each n-th step trains another part by another loss; trouble does not.
+    """
+    steps = sorted(set(onsets))
+    apart = [b - a for a, b in pairwise(steps)]
+    least = min(apart, default=0)
+    return len(apart) >= 2 and least >= _LEAST_PERIOD and all(d % least == 0 for d in apart)

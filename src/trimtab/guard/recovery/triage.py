@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from trimtab.detectors.suspect_change import SUSPECT_CHANGES
 from trimtab.incidents import newest_unhandled
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.expected import NEVER_EXPECTED
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EARLY_SIGNS",
+    "NO_RISE",
     "explained_by",
     "find_incident",
     "is_trouble",
@@ -29,8 +29,11 @@ __all__ = [
     "speaks_of_trial",
 ]
 
-EARLY_SIGNS = ("saturation", "corrupt", *SUSPECT_CHANGES)
-"""Detectors whose alarm is trouble before the loss says so, or where it never does."""
+EARLY_SIGNS = ("saturation", "corrupt", "loss-count")
+"""Detectors whose alarm is trouble before the loss says so, or where it never does. Of suspect
+changes of settings only a loss whose sign has turned: most of a model frozen, batches of another
+scale and a rate that climbs are as often meant (LISA, a curriculum, a second warm-up), so that they
+are told, and undone only where the loss or the fixed batches get worse."""
 _ACTED_ON = frozenset(
     (
         "non-finite",
@@ -50,8 +53,8 @@ a model that overfits, or a setting that somebody changed on purpose. Kinds of a
 detectors may, too."""
 _READ_NOW_AND_THEN = ("held-out-worse",)
 """Kinds of signals that few rows have: their onset is the row after the last good reading."""
-_NO_RISE = frozenset(("memorised", "too-good", "plateau", "overfitting", "never-learns"))
-"""Kinds of the loss that are no rise of it."""
+NO_RISE = frozenset(("memorised", "too-good", "plateau", "overfitting", "never-learns"))
+"""Kinds of the loss that are no rise of it: no remedy fails by them."""
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
 """Kinds that the detectors report only after a wait of their own."""
 
@@ -86,7 +89,7 @@ def speaks_of_trial(finding: Finding, *, reads: bool = False) -> bool:
         reads: Whether the fixed batches are read at its end: then only a loss that rises means it,
             and not one that is low, flat or learned by heart.
     """
-    if reads and finding.kind in _NO_RISE:
+    if reads and finding.kind in NO_RISE:
         return False
     return finding.signal == "loss" or finding.detector in EARLY_SIGNS
 

@@ -71,6 +71,7 @@ from trimtab.guard.recovery.triage import saturates, speaks_of_trial
 from trimtab.guard.recovery.trial_table import read_case, with_row
 from trimtab.guard.recovery.trial_verdict import conclude_trial, trial_is_lost
 from trimtab.guard.recovery.values import settings_of
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.ladder import Commit, GiveUp, GoBack, NextStep, Wait, next_step
 from trimtab.plan.trials import Trial
 
@@ -132,7 +133,11 @@ def start_probe(state: RecoveryState, case: Case, step: int) -> Result:
             f"newest healthy state before the first sign (step {case.first_sign})",
             tuple(f.text for f in incident.findings)[:6],
         ),
-        at_step(step, f"going back to step {base.step} and looking at the data ahead of it"),
+        at_step(
+            step,
+            f"going back to step {base.step} and looking at the data ahead of it: {_title(case)},"
+            f" first sign at step {case.first_sign}",
+        ),
         *raised,
         DropSnapshots(after=base.step),
         SetAside(
@@ -146,6 +151,11 @@ def start_probe(state: RecoveryState, case: Case, step: int) -> Result:
         WatchPrecision(on=True),
         Confirm(),
     )
+
+
+def _title(case: Case) -> str:
+    kind = case.incident.kind
+    return KIND_BY_NAME[kind].title if kind in KIND_BY_NAME else kind
 
 
 def probe_ready(state: RecoveryState, case: Case) -> Result:

@@ -54,7 +54,7 @@ from trimtab.guard.recovery.state import (
     StartingTrial,
     Surveying,
 )
-from trimtab.guard.recovery.triage import explained_by, speaks_of_state
+from trimtab.guard.recovery.triage import NO_RISE, explained_by, speaks_of_state
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -289,7 +289,7 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
     if broken or state.broken_steps:
         state = replace(state, broken_steps=state.broken_steps + 1 if broken else 0)
     if state.verification is not None:
-        alarmed = any(f.severity != "info" for f in e.findings)
+        alarmed = any(f.severity != "info" and f.kind not in NO_RISE for f in e.findings)
         state, more = kept_remedy.verify_step(
             state, e.loss, alarmed=alarmed, step=e.step, failures=e.failures
         )

@@ -27,6 +27,9 @@ __all__ = ["SettingChanged", "SettingsLedger"]
 
 _SCHEDULE_STEPS = 20
 """Steps within which a second change of the same setting makes it a schedule. Ours."""
+_OWN_SCHEDULE = 3
+"""Steps at which a setting changed from which on the script goes by a plan of its own, as one that
+trains parts of a model in turn: it is neither told again nor put back. Ours."""
 _RATE_RATIO = 1.5
 """Change of a rate that nobody's scheduler made, from one step to the next, ratio. Ours, as
 `Policy.lr_jump_ratio`."""
@@ -139,6 +142,8 @@ class SettingsLedger:
         """Step at which the script last moved the rate by less than a jump."""
         self._moved: dict[str, int] = {}
         """Step of the last change of each setting from outside."""
+        self._steps: dict[str, set[int]] = {}
+        """The first steps at which each changed; a replay makes no more of them."""
         self._held: dict[str, Values] = {}
         """Settings that are put back whenever they change."""
         self._signals: dict[str, float] = {}
@@ -306,6 +311,8 @@ class SettingsLedger:
         """Return what changed after a step, nobody announced, and can be put back; oldest first."""
         found: dict[str, SettingPutBack] = {}
         for change in self._changes:
+            if len(self._steps.get(change.name, ())) >= _OWN_SCHEDULE:
+                continue
             if change.name in self._held or change.name in _NOT_PUT_BACK or not change.before:
                 continue
             values = self._values_to_hold(change)
@@ -418,6 +425,12 @@ class SettingsLedger:
             self._moved[name] = step
             if last is not None and step - last < _SCHEDULE_STEPS:
                 continue
+            steps = self._steps.setdefault(name, set())
+            if len(steps) >= _OWN_SCHEDULE and step not in steps:
+                if name == "requires_grad" and change.trained_share >= 1:
+                    self._signals["trained_share"] = 1.0
+                continue
+            steps.add(step)
             known = "batch" if name.startswith("batch[") else name
             expected = self._expected.covers(known, step) or self._told_of(name, step)
             change = SettingChanged(step, name, change.before, change.after, expected)

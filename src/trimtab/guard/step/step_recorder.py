@@ -135,6 +135,8 @@ class StepRecorder:
         values["batch_size"] = float(whole.samples)
         values["samples_seen"] = float(c.samples)
         values["tokens_seen"] = float(c.tokens)
+        if self._data is not None and self._data.epoch >= 0:
+            values["epochs_seen"] = float(self._data.epoch)
 
     def add_probes(self, row: StepRow) -> None:
         """Add what the probes saw of the step just done."""
