@@ -11,7 +11,7 @@ One mechanism; what is abnormal is data (`domain_signs`). Of each signal it keep
     sigma   noise of 4 rows, from second differences of the cells: neither trend nor bend counts
 
 A sign is a list of clauses over these numbers (`Clause`): all of one list, one of another and none
-of a third must hold, twice in a row. One signal alone is seldom enough: answers that grow longer
+of a third must hold, twice in a row or as often as the sign says. One signal alone is seldom enough: answers that grow longer
 while the evaluation rises are learning, while it stands still they are not.
 
 Reported when it is first seen; it closes when the signal is half-way back, or after
@@ -73,6 +73,8 @@ class DomainSign:
     unless: tuple[Clause, ...] = ()
     min_rows: int = 48
     """Values of the first clause's signal before it is judged."""
+    checks: int = 2
+    """Checks in a row at which it must hold."""
     severity: Severity = "warning"
     causes: tuple[str, ...] = ()
     """Ids of causes that it speaks for, the likeliest first."""
@@ -291,8 +293,8 @@ class DomainDetector:
         if not _holds(sign, levels):
             return (changed(told, num_held=0) if told.num_held else told), []
         # A value of an evaluation is a mean over many samples; two of them are enough.
-        if told.num_held < 1 and course.width > 1:
-            return changed(told, num_held=1), []
+        if told.num_held < sign.checks - 1 and course.width > 1:
+            return changed(told, num_held=told.num_held + 1), []
         up = sign.way == "up"
         before = _before(main, up=up)
         place = _onset(course, main, before)

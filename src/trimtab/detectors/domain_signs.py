@@ -258,12 +258,24 @@ _RL: tuple[DomainSign, ...] = (
             _c("reward", "sigma below best", 8),
             _c("reward", "lost of the gain", 0.7),
         ),
-        # A reward alone must fall further: agents of games swing more than models that answer.
-        any=(
-            *_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
-            _c("reward", "sigma below best", 16),
-        ),
+        any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
         causes=("policy-update-too-large", "train-inference-mismatch"),
+    ),
+    DomainSign(
+        id="reward-lost",
+        title="the reward falls back and stays there, most of what was gained is lost",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("reward", "sigma below best", 16),
+            _c("reward", "lost of the gain", 0.7),
+        ),
+        unless=_any_logged(
+            "policy_entropy", "completion_length", "policy_kl", "zero_variance_share"
+        ),
+        # An agent of games falls and learns again within a few dozen rollouts.
+        checks=6,
+        causes=("policy-update-too-large",),
     ),
     DomainSign(
         id="mismatch-grows",
