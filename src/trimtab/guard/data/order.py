@@ -49,6 +49,8 @@ class Fed:
     tokens: int
     num_left_out: int = 0
     """Sample ids between the two that were not handed out."""
+    epoch: int = 0
+    """Pass over the data that the first of them is of, from 0."""
 
     @property
     def samples(self) -> int:
@@ -60,7 +62,8 @@ class Fed:
         """Return the batches of one step as one; at least one, in the order of the data."""
         first, last = parts[0].first, parts[-1].last
         samples = sum(part.samples for part in parts)
-        return Fed(first, last, sum(p.tokens for p in parts), last - first + 1 - samples)
+        tokens, left_out = sum(p.tokens for p in parts), last - first + 1 - samples
+        return Fed(first, last, tokens, left_out, parts[0].epoch)
 
 
 class DataOrder:

@@ -113,7 +113,7 @@ class StepBatches:
     def hand_out(self, batch: object, first: int, last: int) -> bool:
         """Take note of a batch that is handed out; return whether a step begins with it."""
         begins = not self.fed
-        self.fed.append(Fed(first, last, self._count_tokens(batch)))
+        self.fed.append(Fed(first, last, self._count_tokens(batch), epoch=self._order.epoch))
         if begins:
             self.losses.clear()
         return begins

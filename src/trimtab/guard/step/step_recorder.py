@@ -135,8 +135,6 @@ class StepRecorder:
         values["batch_size"] = float(whole.samples)
         values["samples_seen"] = float(c.samples)
         values["tokens_seen"] = float(c.tokens)
-        if self._data is not None and self._data.epoch >= 0:
-            values["epochs_seen"] = float(self._data.epoch)
 
     def add_probes(self, row: StepRow) -> None:
         """Add what the probes saw of the step just done."""
@@ -178,6 +176,9 @@ class StepRecorder:
             values["step_time_s"] = whole.step_time_s
         if whole.tokens and values["step_time_s"] > 0:
             values["throughput"] = whole.tokens / values["step_time_s"]
+        # Of what was fed: a row that is read late is written after the next batch is fetched.
+        if self._data is not None and self._data.epoch >= 0:
+            values["epochs_seen"] = float(row.fed.epoch)
         self._recorder.sample(self._state.counters.step, values, row.labels)
         self._state.count_row()
 
