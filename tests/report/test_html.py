@@ -103,7 +103,7 @@ def test_lineage_decisions_chronicle_and_notes_stand_below(rescued: RunAccount) 
     assert lineage is not None
     assert "kept to 880, then given up" in lineage[0]
     assert "lr factor 0.5" in lineage[0]
-    assert '<b class="did-not">did not</b>' in page
+    assert '<b class="did-not">did not help</b>' in page
     assert "the loss is not finite; grad norm x 40 since 884" in page
     assert "clip 1.0 is as set in run.toml" in page
 
