@@ -185,8 +185,9 @@ def resumed_from(run: Path) -> int:
 
 def test_a_torn_last_line_is_left_out_and_the_journal_goes_on(tmp_path: Path) -> None:
     run = broken_run(tmp_path)
-    for file in (run / "journal.jsonl", run / "signals" / "1.0.jsonl"):
-        file.write_bytes(file.read_bytes()[:-9])
+    journal, rows = run / "journal.jsonl", run / "signals" / "1.0.jsonl"
+    journal.write_bytes(journal.read_bytes() + journal.read_bytes()[:60])
+    rows.write_bytes(rows.read_bytes()[:-9])
     num_events = len(read_journal(run / "journal.jsonl")[0])
     assert resumed_from(run) == 20
     events, num_torn = read_journal(run / "journal.jsonl")
