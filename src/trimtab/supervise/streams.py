@@ -11,6 +11,8 @@ __all__ = ["Output", "Pump"]
 _CHUNK_BYTES = 1 << 16
 _TAIL_BYTES = 1 << 20
 """Most output kept in memory for the classifier of crashes."""
+_TOGETHER_S = 0.5
+"""What comes within this time of the end of the output came at once, for all we know. Ours."""
 
 
 class Output:
@@ -29,7 +31,8 @@ class Output:
         self.heard = 0.0
         """When the last bytes came, by the monotonic clock."""
         self.num_bytes = 0
-        self._chunks: deque[bytes] = deque()
+        self._chunks: deque[tuple[float, int, bytes]] = deque()
+        """When they came, on which stream, and the bytes."""
         self._kept = 0
         self._lock = threading.Lock()
         self._fd: int | None = None
@@ -58,15 +61,15 @@ class Output:
             os.close(self._fd)
             self._fd = None
 
-    def add(self, data: bytes) -> None:
-        """Take bytes that the command printed."""
+    def add(self, data: bytes, stream: int = 1) -> None:
+        """Take bytes that the command printed on a stream: 1 stdout, 2 stderr."""
         with self._lock:
             self.heard = time.monotonic()
             self.num_bytes += len(data)
-            self._chunks.append(data)
+            self._chunks.append((self.heard, stream, data))
             self._kept += len(data)
-            while self._kept - len(self._chunks[0]) >= _TAIL_BYTES:
-                self._kept -= len(self._chunks.popleft())
+            while self._kept - len(self._chunks[0][2]) >= _TAIL_BYTES:
+                self._kept -= len(self._chunks.popleft()[2])
             self._copy(data)
 
     def _copy(self, data: bytes) -> None:
@@ -88,7 +91,7 @@ class Output:
     def begin(self) -> None:
         """Forget the end of the attempt before; a line that it left open is closed in the copy."""
         with self._lock:
-            if self._chunks and not self._chunks[-1].endswith(b"\n"):
+            if self._chunks and not self._chunks[-1][2].endswith(b"\n"):
                 self._copy(b"\n")
             self._chunks.clear()
             self._kept = 0
@@ -98,7 +101,7 @@ class Output:
         with self._lock:
             parts: list[bytes] = []
             size = 0
-            for chunk in reversed(self._chunks):
+            for _, _, chunk in reversed(self._chunks):
                 parts.append(chunk)
                 size += len(chunk)
                 if size >= size_bytes:
@@ -106,8 +109,25 @@ class Output:
         return b"".join(reversed(parts))[-size_bytes:]
 
     def lines(self) -> list[str]:
-        """Return the last lines of this attempt."""
-        return self.tail().decode("utf-8", "replace").splitlines()
+        """Return the last lines of this attempt, each whole, in the order in which they came.
+
+        Two pipes have no common order: of what came in the last moment, stderr is the end.
+        """
+        with self._lock:
+            chunks = list(self._chunks)
+        end = chunks[-1][0] if chunks else 0.0
+        found: list[tuple[float, str]] = []
+        for stream in sorted({stream for _, stream, _ in chunks}):
+            begun = b""
+            for at, of, data in chunks:
+                if of == stream:
+                    *whole, begun = (begun + data).split(b"\n")
+                    place = min(at, end - _TOGETHER_S)
+                    found += [(place, line.decode("utf-8", "replace")) for line in whole]
+            if begun:
+                found.append((end - _TOGETHER_S, begun.decode("utf-8", "replace")))
+        found.sort(key=lambda line: line[0])  # stable: stdout before stderr in the last moment
+        return [part for _, line in found for part in (line.splitlines() or [""])]
 
     def close(self) -> None:
         """Close the copy."""
@@ -118,10 +138,11 @@ class Output:
 class Pump(threading.Thread):
     """Copies one stream of the command to one of ours as it comes, without waiting for lines."""
 
-    def __init__(self, source: int, target: int, output: Output) -> None:
-        """Keep the descriptors; `source` is closed at its end."""
+    def __init__(self, source: int, target: int, output: Output, stream: int = 1) -> None:
+        """Keep the descriptors; `source` is closed at its end; `stream` is 2 for stderr."""
         super().__init__(daemon=True)
         self._source, self._target, self._output = source, target, output
+        self._stream = stream
         self._broken = False
         self.waits_for_reader = False
         """Whether bytes are being handed on, which a slow reader holds up."""
@@ -130,7 +151,8 @@ class Pump(threading.Thread):
         """Copy until every writer has closed the stream."""
         try:
             while data := os.read(self._source, _CHUNK_BYTES):
-                self._output.add(data)  # first: what a slow reader holds up is judged all the same
+                # first: what a slow reader holds up is judged all the same
+                self._output.add(data, self._stream)
                 self.waits_for_reader = True
                 self._pass_on(data)
                 self.waits_for_reader = False

@@ -688,7 +688,7 @@ class _Supervisor:
         self._child = child
         self._written = 0
         self._pumps = tuple(
-            Pump(source, target, self._output)
+            Pump(source, target, self._output, target)
             for source, target in zip(child.streams, (1, 2), strict=True)
         )
         for pump in self._pumps:
