@@ -102,7 +102,7 @@ def test_models_of_transformers_are_watched_with_the_loss_that_they_give(kind: s
     found = router_signals(np.array([probe.take()]), probe.sizes)
     assert found["aux_loss"] == pytest.approx(float(output.aux_loss.detach()))
     for logits in output.router_logits:
-        p = torch.softmax(logits.float(), -1).mean(0)
+        p = torch.softmax(logits.detach().float(), -1).mean(0)
         assert found["router_entropy"] <= float(-(p * p.log()).sum()) + 1e-4
     assert 1.0 <= found["expert_load_max"] <= EXPERTS / K
     assert found["dead_experts"] == 0
