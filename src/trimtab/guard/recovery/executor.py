@@ -458,6 +458,11 @@ class Recovery:
                 engine.precision.watch(on=command.on)
             case c.PutInForce():
                 put_in_force(engine, command.trial, command.before)
+            case c.ReleaseSettings():
+                held = engine.decisions.held_settings
+                engine.release_settings(
+                    {x.name: x.changed_to for x in command.put_back if x.name in held}
+                )
             case c.TakeBack():
                 take_back(engine, command.trial, command.before)
             case c.BeginAttempt():
