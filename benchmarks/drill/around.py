@@ -79,7 +79,7 @@ AROUND = {
         file="megatron_job.py",
         sound=(
             *("--tensor-model-parallel-size", "1", "--save", "{out}", "--load", "{out}"),
-            *("--train-iters", "400", "--lr", "0.05"),
+            *("--train-iters", "1000", "--lr", "0.05"),
         ),
         fault=("--fault", "{fault}"),
         first_part=("--train-iters", "140"),

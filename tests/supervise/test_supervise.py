@@ -193,6 +193,45 @@ def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
         assert not is_alive(int(run.starts[0][0]), start_ticks(int(run.starts[0][0])))
 
 
+def test_another_command_does_not_take_over_what_a_killed_supervisor_left(run: Run) -> None:
+    first = subprocess.Popen(run.argv("+--fault", "+pause@5"), stdout=subprocess.DEVNULL)
+    wait_for(lambda: (run.job / "happened").exists())
+    first.kill()
+    first.wait()
+    (pid,) = (start[0] for start in run.starts)
+    done = run(command=("echo", "another"))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"its command still runs (process {pid})".encode() in done.stderr
+    assert b"--fault pause@5" in done.stderr
+    done = run("--orphan", "terminate", command=("echo", "another"))
+    assert (done.returncode, done.stdout) == (0, b"another\n")
+    assert not is_alive(int(pid), start_ticks(int(pid)))
+
+
+def test_an_argument_that_is_no_text_is_journaled_with_its_bytes_escaped(run: Run) -> None:
+    done = run(command=("echo", b"\xff.txt"))  # type: ignore[arg-type]
+    assert (done.returncode, done.stdout) == (0, b"\xff.txt\n")
+    (start,) = run.events("start")
+    assert start["argv"] == ["echo", "\\udcff.txt"]
+
+
+@pytest.mark.slow
+def test_a_launcher_that_was_stopped_is_no_evaluation_at_the_end(run: Run) -> None:
+    """SIGSTOP to torchrun's agent: its workers go on to their end, and nobody waits for them."""
+    policy = run.root / "stopped.toml"
+    policy.write_text(
+        "[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\nhang_after_s = 1.0\n"
+        "sections = { evaluation = 30 }\n"
+    )
+    job = f"{sys.executable} {JOB} {run.job}"
+    agent = f"{job} & [ -e {run.root}/once ] || {{ touch {run.root}/once; kill -STOP $$; }}; wait"
+    done = run("--policy", str(policy), command=("sh", "-c", agent))
+    assert done.returncode == 0
+    assert b"(stopped by a signal)" in done.stderr
+    (hang,) = run.events("hang")
+    assert float(str(hang["silent_s"])) < 10
+
+
 @pytest.mark.slow
 def test_killed_at_any_point_of_a_start_there_is_exactly_one_command(run: Run) -> None:
     """Points before the intent, in each step of the start, and after it; the job tells of two."""

@@ -53,6 +53,15 @@ def words(state: JobState, ending: AttemptEnd, at: float = 100.0) -> list[str]:
     return [c.event for c in commands if isinstance(c, WriteDown)]
 
 
+def test_native_code_that_dies_without_a_word_is_tried_once_more() -> None:
+    for code in (-11, 134, -7):
+        ending = ending_of((), code)
+        assert (ending.who, ending.signum) == ("code", -code if code < 0 else 6)
+        assert words(running(), ending) == ["restart"]
+        again = after(running(), Ended(at=1.0, ending=ending), Begun(at=2.0))
+        assert words(again, ending) == ["gave-up"]
+
+
 def running(*, steps: int = 20, gap: float = 1.0) -> JobState:
     """Return the state of a job that logs a step every second."""
     state = after(JobState(), Begun(at=0.0))

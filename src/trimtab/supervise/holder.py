@@ -26,6 +26,7 @@ class Holder:
     attempt: int
     child: ChildId
     argv: tuple[str, ...]
+    """As it was given; empty: not known."""
     loaded: tuple[int, str] | None
     failures: int
 

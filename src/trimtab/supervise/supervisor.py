@@ -5,6 +5,7 @@ import math
 import os
 import platform
 import secrets
+import shlex
 import signal
 import sys
 import time
@@ -16,7 +17,7 @@ from types import FrameType
 
 from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.approvals import Mailbox, Said, mailbox_of
-from trimtab.chronicle.journal import Journal, read_journal
+from trimtab.chronicle.journal import Journal, as_written, read_journal
 from trimtab.chronicle.launch import write_launch
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
@@ -53,6 +54,7 @@ from trimtab.supervise.processes import (
     become_subreaper,
     find_command,
     is_alive,
+    is_stopped,
     members,
     name_of,
     reap,
@@ -390,15 +392,16 @@ class _Supervisor:
         now = rate_of(self._job.argv, self._framework)
         if now is None:
             return 1.0
+        then = rate_of(self._last_argv(), self._framework)
+        return 1.0 if then is None else now[1] / then[1]
+
+    def _last_argv(self) -> tuple[str, ...]:
+        """Return the last command of this folder, as the journal has it; empty: not known."""
         with contextlib.suppress(ChronicleError):
             events = read_journal(RunDirectory(self._job.folder).journal)[0]
             argv = next((e.data.get("argv") for e in reversed(events) if e.event == "start"), None)
-            then = (
-                rate_of(list(map(str, argv)), self._framework) if isinstance(argv, list) else None
-            )
-            if then is not None:
-                return now[1] / then[1]
-        return 1.0
+            return tuple(map(str, argv)) if isinstance(argv, list) else ()
+        return ()
 
     def _not_held(self, record: RunRecord) -> NumericAnswer | None:
         """Judge the answer before against the trend before it; return it where it did not hold."""
@@ -556,6 +559,8 @@ class _Supervisor:
             return ""
         if now - max(self._state.pace.since, self._state.pace.started) < _LEFT_ALONE_S:
             return ""
+        if is_stopped(self._child.id.pid):  # a launcher that never sees its workers end
+            return ""
         section = section_of(self._output.tail(4096).decode("utf-8", "replace").splitlines())
         if section:
             return section
@@ -617,7 +622,7 @@ class _Supervisor:
                 self._environment(restore),
                 token,
                 self._on_end,
-                lambda child: self._remember(child, argv, loaded),
+                lambda child: self._remember(child, loaded),
             )
         except OSError as error:
             self._not_started(argv[0], error)
@@ -695,7 +700,7 @@ class _Supervisor:
             pump.start()
 
     def _remember(
-        self, child: ChildId, argv: Sequence[str], loaded: tuple[int, str] | None
+        self, child: ChildId, loaded: tuple[int, str] | None
     ) -> None:
         """Write down who runs, before it does."""
         if self._lock is None:
@@ -705,7 +710,7 @@ class _Supervisor:
             boot=boot_id(),
             attempt=self._state.attempt + 1,
             child=child,
-            argv=tuple(argv),
+            argv=self._job.argv,
             loaded=loaded,
             failures=self._state.failures,
         )
@@ -721,7 +726,7 @@ class _Supervisor:
         """Deal with the command of a supervisor that was killed; tell whether it is ours now.
 
         Raises:
-            ChronicleError: The supervisor that started it lives.
+            ChronicleError: The supervisor that started it lives, or it is another command.
         """
         holder = self._left_behind()
         if holder is None:
@@ -741,6 +746,15 @@ class _Supervisor:
                 )
             self._state = replace(self._state, attempt=holder.attempt)
             return False
+        then = as_written(holder.argv or self._last_argv())
+        if self._job.on_orphan == "adopt" and then not in ([], as_written(self._job.argv)):
+            assert isinstance(then, list)
+            raise ChronicleError(
+                f"{self._job.folder}: a supervisor was killed there, and its command still runs"
+                f" (process {child.pid}): {shlex.join(then)}; this is another one. Give that command"
+                " to go on with it, --orphan terminate to end it and start this one, or another"
+                " --run"
+            )
         self._state = replace(
             self._state,
             attempt=holder.attempt - (self._job.on_orphan == "adopt"),
