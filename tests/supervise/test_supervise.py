@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -462,6 +463,35 @@ def test_a_dead_webhook_a_failing_command_and_an_unreadable_log_leave_training_a
     shutil.rmtree(run.job)
     done = run(*dead, "+--fault", "+kill@35")
     assert done.returncode == 0, done.stderr
+    assert (run.job / "done").read_text() == "60"
+    assert len(run.starts) == 2
+    assert not (run.job / "twice").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mails", ["hang", "refuse"])
+def test_a_mail_server_that_is_dead_holds_no_restart_up(run: Run, mails: str) -> None:
+    policy = run.root / "ask.toml"
+    policy.write_text(
+        "[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\n[policy]\nask_deadline_s = 0.5\n"
+        'at_deadline = "act"\n[policy.authority]\nrestart = "ask"\n'
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if mails == "refuse":
+            server.close()
+        send = run.root / "send.py"
+        send.write_text(
+            f"import smtplib; smtplib.SMTP('127.0.0.1', {port}).sendmail('a@b', 'c@d', 'alarm')"
+        )
+        mail = f"{sys.executable} {send}"
+        argv = run.argv("--policy", str(policy), "--exec", mail, "+--fault", "+kill@35")
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            wait_for(lambda: (run.job / "done").exists(), 20)  # the mail hangs for 60 s
+            server.close()
+            _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"--exec" in said
     assert (run.job / "done").read_text() == "60"
     assert len(run.starts) == 2
     assert not (run.job / "twice").exists()
