@@ -469,6 +469,17 @@ def test_a_dead_webhook_a_failing_command_and_an_unreadable_log_leave_training_a
 
 
 @pytest.mark.slow
+@pytest.mark.covers("S255")
+def test_memory_that_grows_by_a_mebibyte_a_step_is_told_within_200_steps(run: Run) -> None:
+    options = ("+--steps", "+200", "+--sleep", "+0.03", "+--every", "+1000")
+    done = run(*options, "+--fault", "+leak@0")
+    assert done.returncode == 0
+    (note,) = [e for e in run.events("note") if "host memory grows" in str(e["text"])]
+    assert int(str(note["step"])) <= 200
+    assert 0.9 < float(str(note["text"]).split("grows by ")[1].split()[0]) < 1.2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mails", ["hang", "refuse"])
 def test_a_mail_server_that_is_dead_holds_no_restart_up(run: Run, mails: str) -> None:
     policy = run.root / "ask.toml"

@@ -25,6 +25,7 @@ from trimtab.supervise.checkpoint_choice import CheckpointChoice, Way
 from trimtab.supervise.ending import AttemptEnd, ending_of
 from trimtab.supervise.holder import left_behind, orphan
 from trimtab.supervise.kernel_log import kernel_lines
+from trimtab.supervise.memory import HostMemory
 from trimtab.supervise.notes import SupervisorNotes
 from trimtab.supervise.numeric import Judged, NumberJudge, answer_numbers
 from trimtab.supervise.processes import (
@@ -149,6 +150,7 @@ class _Supervisor:
         self._responder = Responder(
             policy, job.argv, self._framework, self._checkpoints, self._notes
         )
+        self._memory, self._leaks = HostMemory(), False
         self._mailbox = self._open_mailbox()
         self._judged: SimpleQueue[Judged] = SimpleQueue()
         self._judge = self._make_judge(copy)
@@ -261,6 +263,7 @@ class _Supervisor:
         self._hear_answers()
         if self._command.runs:
             self._look(now)
+            self._look_at_memory()
             if self._checkpoints.kept is not None:
                 self._checkpoints.kept.look(self._state.step)
                 self._notes.say_once("kept", self._checkpoints.kept.trouble)
@@ -293,6 +296,17 @@ class _Supervisor:
                         counted=place.counted,
                     )
                 )
+
+    def _look_at_memory(self) -> None:
+        """Tell a person once of memory that grows: a restart only puts the end off."""
+        if self._state.step is None or self._state.phase != "running":
+            return
+        text = self._memory.look(self._state.step, self._command.members)
+        if text and not self._leaks:
+            self._leaks = True
+            self._notes.say(text)
+            self._notes.write(self._state, "note", author="supervisor", text=text)
+            self._notes.alarm(self._state, "host-memory", "warning", text)
 
     def _section(self, now: float) -> str:
         """Return the slow section that a silent command is in, as far as it shows."""
@@ -339,6 +353,7 @@ class _Supervisor:
         if not self._checkpoints.chosen:
             self._choose()
         restore = self._checkpoints.restore
+        self._memory = HostMemory()
         self._say_once(self._checkpoints.take())
         argv = self._argv(restore)
         loaded = None if restore is None else (restore.step, restore.path)
