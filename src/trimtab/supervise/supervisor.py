@@ -451,7 +451,8 @@ class _Supervisor:
             return
         for said in self._mailbox.read():
             answer: Said = "approved" if said.approved else "denied"
-            self._take(Answered(at=time.monotonic(), id=said.id, answer=answer, why=said.why))
+            now = time.monotonic()
+            self._take(Answered(at=now, id=said.id, answer=answer, why=said.why, by=said.author))
 
     def _open_mailbox(self) -> Mailbox | None:
         """Return where answers come in; None where nothing may be asked, or no file can be made.
