@@ -5,6 +5,7 @@ import math
 import os
 import platform
 import secrets
+import shutil
 import signal
 import sys
 import time
@@ -183,6 +184,8 @@ class _Supervisor:
         self._silenced: set[str] = set()
         self._logs = tuple(LogProgress(path) for path in job.logs)
         self._launched = self._rate_launched()
+        self._launch: dict[str, str] = {}
+        """What the command was last started with: machine, packages, code."""
         """By what the rate of this command exceeds that of the one before."""
         self._lock, self._journal = self._open()
         copy = None if self._journal is None else job.folder / "output.log"
@@ -480,12 +483,6 @@ class _Supervisor:
             self._judge.start()
         try:
             if not self._take_over():
-                self._write(
-                    "start",
-                    argv=list(self._job.argv),
-                    folder=str(self._job.folder),
-                    environment=write_launch(self._job.folder, "1.0"),
-                )
                 self._carry_out(Begin())
             while self._status is None:
                 self._wait()
@@ -605,6 +602,7 @@ class _Supervisor:
         argv = self._without_hosts(argv)
         if self._state.rate_factor < 1:
             argv = with_rate(argv, self._framework, self._state.rate_factor)
+        self._record_launch()
         token = secrets.token_hex(8)
         self._output.begin()
         if self._progress is not None:
@@ -625,6 +623,23 @@ class _Supervisor:
             return
         self._follow(child)
         self._take(Begun(at=time.monotonic(), loaded=loaded))
+
+    def _record_launch(self) -> None:
+        """Write down the command, the machine and the code; again where they changed since."""
+        folder = self._job.folder
+        name = f"supervise-{1 + sum(1 for _ in (folder / 'launch').glob('supervise-*'))}"
+        told = write_launch(folder, name, argv=self._job.argv)
+        if told == self._launch:
+            shutil.rmtree(folder / "launch" / name, ignore_errors=True)
+            return
+        self._launch = told
+        self._write(
+            "start",
+            argv=list(self._job.argv),
+            folder=str(folder),
+            launch=name,
+            environment=told,
+        )
 
     def _choose(self) -> None:
         """Choose what the next attempt loads; the first one loads what its command says."""
