@@ -239,10 +239,8 @@ def _went_back(values: Mapping[str, object]) -> str:
     samples = known.pop("skip_samples", None)
     if isinstance(samples, list | tuple) and len(samples) == 2:
         parts.append(f"left out samples {_said(samples[0])} to {_said(samples[1])}")
-    for key in ("lr_factor", "factor"):
-        factor = known.pop(key, 1)
-        if factor != 1:
-            parts.append(f"multiplied the learning rate by {_said(factor)}")
+    factors = {known.pop(key, 1) for key in ("lr_factor", "factor")} - {1}
+    parts += [f"multiplied the learning rate by {_said(f)}" for f in factors]
     if "lr_limit" in known:
         parts.append(f"held the learning rate at {_said(known.pop('lr_limit'))}")
     put_back = plain(known.pop("put_back", None), limit=120).replace("_", " ")
