@@ -214,6 +214,7 @@ def _all_episodes(
             for topic in sorted({_topic(f) for f in main})
             for group in _with_slow([f for f in main if _topic(f) == topic], record, join_rows)
         ]
+        groups += [[f] for f in here.findings if not _stands_alone(f) and _drifts_alone(f, groups)]
         found += [(index, group, here) for group in sorted(groups, key=lambda g: g[0].onset_row)]
     return found
 
@@ -256,6 +257,13 @@ def _topic(f: Finding) -> str:
 def _stands_alone(f: Finding) -> bool:
     """Whether a finding makes an incident of its own; others are evidence only."""
     return f.signal == "loss" or f.severity != "info" or _topic(f) != "learning"
+
+
+def _drifts_alone(f: Finding, groups: Sequence[Sequence[Finding]]) -> bool:
+    """Whether a norm that creeps up is a note of its own: nothing else begins near it."""
+    if f.kind != "grad-drift" or f.severity != "info" or not f.closed or f.end_row is not None:
+        return False
+    return all(abs(g[0].onset_row - f.onset_row) > f.grain_rows for g in groups)
 
 
 def _with_slow(

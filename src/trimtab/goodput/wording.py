@@ -57,6 +57,9 @@ def goodput_text(found: GoodputAccount) -> str:
     lines = [f"effective {100 * found.effective:.1f} % {whole} {duration_text(found.wall_s)}{lost}"]
     if largest:
         lines.append(f"  do: {_DO[largest]}")
+    if found.costly_evaluation is not None:
+        share = f"{100 * found.costly_evaluation:.1f} % of the time"
+        lines.append(f"  warning: evaluation takes {share}, above 2 %: {_DO['evaluation']}")
     lines.append("")
     for name, what in CAUSES.items():
         seconds = found.seconds[name]
