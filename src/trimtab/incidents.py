@@ -286,7 +286,9 @@ def _with_slow(
             for i, (first, began) in enumerate(starts)
             # A run that never learns does not begin with a spike of its first rows.
             if f.kind != "never-learns"
-            if abs(first - at) <= join_rows or abs(began - at) <= join_rows
+            if abs(first - at) <= join_rows
+            or abs(began - at) <= join_rows
+            or _same_stall(f, groups[i])
         )
         home = next(near, None)
         if home is None:
@@ -296,6 +298,12 @@ def _with_slow(
             groups[home].append(f)
             starts[home] = (groups[home][0].onset_row, _began(groups[home]))
     return sorted(groups, key=lambda g: g[0].onset_row)
+
+
+def _same_stall(f: Finding, group: Sequence[Finding]) -> bool:
+    """Whether an episode already holds the standstill that lasts to the end of the log."""
+    lasting = [g for g in (f, *group) if g.kind == "plateau" and g.end_row is None]
+    return len(lasting) > 1 and lasting[0] is f
 
 
 def _began(group: Sequence[Finding]) -> int:

@@ -90,7 +90,9 @@ def test_a_grad_norm_that_drifts_by_a_quarter_in_20000_steps_is_told_and_noise_i
 ) -> None:
     norm = curve(20_000) * np.exp(0.05 * noise(20_000, 100, kind))
     told = analyze({"loss": lm_curve(20_000), "grad_norm": norm}).runs[0].incidents
-    assert [(t.incident.kind, t.incident.severity) for t in told] == [("grad-drift", "info")] * found
+    assert [(t.incident.kind, t.incident.severity) for t in told] == [
+        ("grad-drift", "info")
+    ] * found
 
 
 def test_a_norm_that_doubles_is_a_warning() -> None:

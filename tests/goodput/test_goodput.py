@@ -87,7 +87,7 @@ def test_the_share_of_evaluation_is_told_with_a_warning_above_2_percent(
     assert (told["evaluation_above"] is not None) == warned
     main(["goodput", str(log)])
     text = capsys.readouterr().out
-    assert f"{100 * share:.1f}" in text
+    assert f"{100 * share:.2f} %" in text
     assert ("warning: evaluation takes" in text) == warned
 
 
