@@ -24,6 +24,7 @@ from trimtab.report.wording import (
     RemedyText,
     ending_lines,
     final_loss,
+    last_benchmark,
     header_sentence,
     info_sentence,
     not_judged,
@@ -309,6 +310,7 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
             else "no train loss logged"
         )
     )
+    ending = " · ".join(part for part in (ending, last_benchmark(record)) if part)
     found = "no incident that needs action"
     if record.num_rows and not record.num_loss_rows:
         found = f"{number(record.num_rows)} rows, nothing found in the other signals"

@@ -33,6 +33,7 @@ __all__ = [
     "confidence_word",
     "ending_lines",
     "final_loss",
+    "last_benchmark",
     "header_sentence",
     "info_sentence",
     "not_judged",
@@ -202,6 +203,18 @@ def final_loss(record: RunRecord) -> tuple[float, float] | None:
         return None
     rows = rows[column.present[rows]]
     return (float(record.step[rows[-1]]), float(column.values[rows[-1]])) if len(rows) else None
+
+
+def last_benchmark(record: RunRecord) -> str:
+    """Return the last value of a benchmark or another score on held-out data; empty: none."""
+    column = record.columns.get("eval_score")
+    rows = record.lineage_rows()
+    rows = rows[column.present[rows]] if column is not None else rows[:0]
+    if column is None or not len(rows):
+        return ""
+    value, step = float(column.values[rows[-1]]), float(record.step[rows[-1]])
+    key = record.keys.get("eval_score", "eval_score")
+    return f"{key} {number(value)} at {axis_word(record)} {number(step)}"
 
 
 def verdict_word(account: RunAccount) -> str:
