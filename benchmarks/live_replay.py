@@ -27,6 +27,7 @@ from benchmarks.predictions import Claim, Prediction, claims_of, predict
 from benchmarks.scoring import RunScore, score_run, totals
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import incident_to_json
+from trimtab.detectors.judge import JudgedSoFar
 from trimtab.detectors.offline import all_findings
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.errors import ReadError
@@ -151,8 +152,9 @@ def replay(record: RunRecord) -> dict[int, Alert]:
     """Return the alerts that are told of a log while it grows row by row, by their ids."""
     watcher = Watcher(Path(record.source), lambda: record, lambda *_: _account(record))
     alerts: dict[int, Alert] = {}
+    so_far = JudgedSoFar()
     for rows in _looks(record.num_rows):
-        watcher.take(_account(first_rows(record, rows), grows=True))
+        watcher.take(_account(first_rows(record, rows), grows=True, so_far=so_far))
         _note(alerts, watcher, at_end=False)
     watcher.take(_account(record), settled=True)
     _note(alerts, watcher, at_end=True)
@@ -167,11 +169,13 @@ def _looks(num_rows: int) -> Iterator[int]:
     yield num_rows
 
 
-def _account(record: RunRecord, *, grows: bool = False) -> RunAccount:
+def _account(
+    record: RunRecord, *, grows: bool = False, so_far: JudgedSoFar | None = None
+) -> RunAccount:
     """Return what is told of a record, without causes and plans, which nobody scores here."""
     record = separate_runs(derive(record))
     with np.errstate(over="ignore", invalid="ignore"):
-        found = group_findings(record, all_findings(record, grows=grows))
+        found = group_findings(record, all_findings(record, grows=grows, so_far=so_far))
     nothing = Diagnosis(causes=())
     told = (IncidentAccount(incident=i, diagnosis=nothing, plan=Plan()) for i in found)
     return RunAccount(record=record, incidents=tuple(told))
