@@ -21,7 +21,7 @@ _DO = {
     "init": "make the start shorter: cache what is compiled, load the checkpoint in parallel",
     "data": "more data workers, or prefetch: the accelerators wait for batches",
     "checkpoint": "save asynchronously, or less often: sqrt(2 x save time x time between failures)",
-    "evaluation": "evaluate less often, or on fewer batches",
+    "evaluation": "evaluate on fewer batches, or on devices of their own",
     "recomputed": "save more often: each failure throws away the steps since the last checkpoint",
     "restart": "run it under trimtab supervise; what a start costs comes back with each failure",
     "hang": "run it under trimtab supervise: a hang is found after 3 usual steps + 8 s",
@@ -29,6 +29,8 @@ _DO = {
     "numeric": "trimtab inspect says which incident, and what would avoid the next one",
     "untold": "log with times, and lines when saving and evaluation begin and end",
 }
+_WORTH_A_LINE = 0.02
+"""Share of the time from which evaluation on gets a line of its own. Ours."""
 
 
 def duration_text(seconds: float) -> str:
@@ -57,6 +59,9 @@ def goodput_text(found: GoodputAccount) -> str:
     lines = [f"effective {100 * found.effective:.1f} % {whole} {duration_text(found.wall_s)}{lost}"]
     if largest:
         lines.append(f"  do: {_DO[largest]}")
+    evaluated = found.seconds["evaluation"] / found.wall_s
+    if evaluated >= _WORTH_A_LINE:
+        lines.append(f"  do: evaluate half as often: that saves {50 * evaluated:.1f} % of the time")
     lines.append("")
     for name, what in CAUSES.items():
         seconds = found.seconds[name]
