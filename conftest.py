@@ -1,5 +1,4 @@
-"""Leave out of doctest collection what has no example, or needs torch or a trainer's package that
-is absent."""
+"""Leave out of doctest collection what has no example, or needs a package that is absent."""
 
 from collections.abc import Generator
 from importlib.util import find_spec

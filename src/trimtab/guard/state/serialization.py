@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from trimtab.errors import ActError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["clone", "join", "split"]
 
