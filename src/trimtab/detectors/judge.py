@@ -252,16 +252,16 @@ class Judge:
         for k, (detector, places) in enumerate(zip(self.detectors, self._places, strict=True)):
             old = state.states[k]
             # windows count the rows of a detector's own signals, so rows without any are left out
-            mine = rows.present[:, places].any(axis=1)
+            present = rows.present.take(places, axis=1)
+            mine = present.any(axis=1)
             if not mine.any():
                 states.append(old)
                 continue
-            some = Rows(
-                rows.index[mine],
-                rows.step[mine],
-                rows.values[np.ix_(mine, places)],
-                rows.present[np.ix_(mine, places)],
-            )
+            some = Rows(rows.index, rows.step, rows.values.take(places, axis=1), present)
+            if not mine.all():
+                some = Rows(
+                    some.index[mine], some.step[mine], some.values[mine], some.present[mine]
+                )
             # as `isinstance(detector, WholeDetector)` asks, which takes longer than many detectors
             take = getattr(detector, "update_rows", None)
             try:
