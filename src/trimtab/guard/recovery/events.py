@@ -172,6 +172,8 @@ class AnswerHeard:
     answer: str
     """approved, denied or deadline."""
     why: str = ""
+    by: str = ""
+    """Who said so; empty for the deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -379,9 +379,9 @@ class Recovery:
         """Take in what a person said to a staged action, or that its deadline is over."""
         heard = self._inbox.hear(request.id)
         if heard is not None:
-            answer, why = heard
+            answer, why, by = heard
             step = self.engine.counters.step
-            self._handle(ev.AnswerHeard(step=step, id=request.id, answer=answer, why=why))
+            self._handle(ev.AnswerHeard(step=step, id=request.id, answer=answer, why=why, by=by))
 
     # -- the loop of events and commands ----------------------------------------------------
 
