@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.guard.tiny import events_of
 from trimtab.detectors.contract import Finding
 from trimtab.guard import Guard
-from trimtab.guard.recovery.by_design import ByDesign, terms_of
+from trimtab.guard.recovery.by_design import ByDesign
+from trimtab.guard.step.loss_terms import terms_of
 
 pytestmark = pytest.mark.torch
 
@@ -91,7 +93,7 @@ def test_ramp_that_passes_what_was_in_force_explains_nothing_any_more() -> None:
 def test_rise_at_a_restart_is_an_alarm_after_all_where_the_loss_does_not_come_back(
     rise: Callable[[int], float], fails: bool
 ) -> None:
-    found = []
+    found: list[object] = []
     rng = np.random.default_rng(1)
     design = fed(restarts, rise, until=202)
     assert design.why(alarm(202))
@@ -99,6 +101,11 @@ def test_rise_at_a_restart_is_an_alarm_after_all_where_the_loss_does_not_come_ba
         design.take_row(t, 1 + rise(t) + 0.02 * rng.normal(), restarts(t))
         found += design.failed(t)
     assert bool(found) is fails
+
+
+def test_rise_of_what_ranks_do_not_share_is_not_asked_about() -> None:
+    assert ByDesign.is_about(alarm(9))
+    assert not ByDesign.is_about(replace(alarm(9), signal="throughput"))
 
 
 def test_weight_that_grows_explains_a_rise_until_it_stands_still() -> None:
