@@ -184,8 +184,7 @@ def train(run: Path, seed: int, width: int, rate: str, sign: str = "") -> list[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("width", [24, 64])
+@pytest.mark.parametrize(("seed", "width"), [(0, 24), (1, 64)])
 def test_run_is_left_alone_at_restarts_and_turns_and_not_at_ten_times_the_rate(
     tmp_path: Path, seed: int, width: int
 ) -> None:
