@@ -15,8 +15,8 @@ import numpy as np
 import pytest
 
 from benchmarks.browser import Browser
-from tests.surgery.cluster import steps_of
 from tests.serve.test_served import violations
+from tests.surgery.cluster import steps_of
 from trimtab.cli import main
 
 pytest.importorskip("tensorboard")
