@@ -153,7 +153,9 @@ def _look(
         for k in range(repeats):
             with live.open("a") as file:
                 file.write(f"{num_rows + 1 + k},2.5,0.4\n")
-            took = browser.wait(f"trimtab.state.data.limits[1] === {num_rows + 1 + k}", timeout_s=60)
+            took = browser.wait(
+                f"trimtab.state.data.limits[1] === {num_rows + 1 + k}", timeout_s=60
+            )
             live_s.append(took)
     status = Path(f"/proc/{process}/status").read_text()
     held = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if "Rss" in line}

@@ -91,7 +91,7 @@ def test_ramp_that_passes_what_was_in_force_explains_nothing_any_more() -> None:
 def test_rise_at_a_restart_is_an_alarm_after_all_where_the_loss_does_not_come_back(
     rise: Callable[[int], float], fails: bool
 ) -> None:
-    found = []
+    found = list[object]()
     rng = np.random.default_rng(1)
     design = fed(restarts, rise, until=202)
     assert design.why(alarm(202))
