@@ -548,7 +548,6 @@ def test_ctrl_c_ends_it_with_the_state(tmp_path: Path) -> None:
 
 def test_standard_input_is_followed_to_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     end, begin = os.pipe()
-    monkeypatch.setattr(sys, "stdin", os.fdopen(end, encoding="utf-8"))
 
     def write() -> None:
         with os.fdopen(begin, "w") as pipe:
@@ -556,7 +555,9 @@ def test_standard_input_is_followed_to_its_end(run: Run, monkeypatch: pytest.Mon
 
     writer = threading.Thread(target=write)
     writer.start()
-    code, out, _ = run("watch", "-", "--interval", "0.05", "--json")
+    with os.fdopen(end, encoding="utf-8") as piped:
+        monkeypatch.setattr(sys, "stdin", piped)
+        code, out, _ = run("watch", "-", "--interval", "0.05", "--json")
     writer.join()
     told = [json.loads(text) for text in out.splitlines()]
     assert code == 0
