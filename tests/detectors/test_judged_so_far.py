@@ -26,6 +26,7 @@ def test_each_look_finds_what_judging_all_rows_finds() -> None:
     loss = lm_curve(900) + 0.02 * np.random.default_rng(100).standard_normal(900)
     loss[500:520] += 2.0
     loss[700] = np.nan
+    so_far = JudgedSoFar()
     for record in (grown(loss), grown(loss, resume=640), grown(loss, norm_from=300)):
         so_far = JudgedSoFar()
         for rows in (40, 48, 300, 505, 639, 641, 800, 900, 450):

@@ -388,7 +388,7 @@ class JudgedSoFar:
 def _identity(record: RunRecord, rows: Rows, num: int) -> tuple[object, ...]:
     """Return what tells whether the first rows are those of an earlier look."""
     parts = (rows.step[:num], rows.values[:num], rows.present[:num])
-    digests = [hashlib.blake2b(np.ascontiguousarray(a)).digest() for a in parts]
+    digests = [hashlib.blake2b(a.tobytes()).digest() for a in parts]
     begins = [(a.first_row, a.number, a.parent, a.parent_step) for a in record.attempts]
     return (*digests, *begins)
 
