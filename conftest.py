@@ -1,6 +1,11 @@
-"""Leave what needs torch, or a trainer's package, out of doctest collection where that is absent."""
+"""Leave out of doctest collection what has no example, or needs a package that is absent."""
 
+from collections.abc import Generator
 from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from _pytest.doctest import DoctestModule
 
 collect_ignore = (
     []
@@ -42,3 +47,14 @@ collect_ignore_glob = [
 collect_ignore_glob.append("benchmarks/drill/nanogpt_job.py")
 # For the fork server alone: it trains, and changes the clock of the process that imports it.
 collect_ignore_glob.append("tests/guard/nursery.py")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(
+    file_path: Path,
+) -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Collect examples only where there are some: nine modules of ten need not be imported."""
+    found = yield
+    if file_path.suffix == ".py" and b">>> " not in file_path.read_bytes():
+        return [c for c in found if not isinstance(c, DoctestModule)]
+    return found

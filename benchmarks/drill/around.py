@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks.drill.measure import versions
 from trimtab.chronicle.journal import Event, read_journal
 from trimtab.errors import ChronicleError, ConfigError
 from trimtab.supervise.processes import TOKEN_NAME, terminate
@@ -57,6 +58,7 @@ class _Script:
 AROUND = {
     "hf": _Script(
         file="hf_job.py",
+        needs="transformers",
         sound=(
             *("--output_dir", "{out}", "--max_steps", "260", "--logging_steps", "1"),
             *("--save_steps", "20", "--per_device_train_batch_size", "8", "--report_to", "none"),
@@ -77,9 +79,10 @@ AROUND = {
     ),
     "megatron": _Script(
         file="megatron_job.py",
+        needs="numpy",
         sound=(
             *("--tensor-model-parallel-size", "1", "--save", "{out}", "--load", "{out}"),
-            *("--train-iters", "400", "--lr", "0.05"),
+            *("--train-iters", "1000", "--lr", "0.05"),
         ),
         fault=("--fault", "{fault}"),
         first_part=("--train-iters", "140"),
@@ -290,6 +293,7 @@ def around_text(found: Sequence[Around]) -> str:
             *rows,
             f"{good} of {len(found)} reach the end, {near} within {_NEAR:g} x the twin, or with {_GAP:g} of"
             " the gap closed",
+            versions(*(AROUND[name].needs for name in dict.fromkeys(a.script for a in found))),
         ]
     )
 

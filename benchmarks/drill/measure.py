@@ -1,6 +1,8 @@
 """Run the drill: each fault under each launcher, with and without the supervisor."""
 
+import importlib.util
 import os
+import platform
 import secrets
 import statistics
 import subprocess
@@ -9,7 +11,8 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
+from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,8 +20,9 @@ from benchmarks.drill.faults import DrillFault
 from trimtab.chronicle.journal import read_journal
 from trimtab.errors import ChronicleError
 from trimtab.supervise.processes import TOKEN_NAME, terminate
+from trimtab.version import __version__
 
-__all__ = ["LAUNCHERS", "Drilled", "drill", "drill_text"]
+__all__ = ["LAUNCHERS", "Drilled", "drill", "drill_text", "versions"]
 
 JOB = Path(__file__).with_name("job.py")
 _TORCHRUN = (
@@ -172,7 +176,15 @@ def drill_text(found: Sequence[Drilled], *, began: float) -> str:
     right = {name: [d.right for d in found if d.launcher == name] for name in LAUNCHERS}
     counts = " · ".join(f"{n}: {sum(r)} of {len(r)} right" for n, r in right.items() if r)
     took = time.time() - began
-    return "\n".join(lines) + f"\n{counts} · {took:.0f} s · Python {sys.version.split()[0]}"
+    return "\n".join(lines) + f"\n{counts} · {took:.0f} s\n{versions('torch')}"
+
+
+def versions(*packages: str) -> str:
+    """Return what a drill was run with, and when."""
+    installed = [f"{n} {version(n)}" for n in packages if importlib.util.find_spec(n) is not None]
+    today = datetime.now(UTC).date().isoformat()
+    python = platform.python_version()
+    return " · ".join([f"trimtab {__version__}", f"Python {python}", *installed, today])
 
 
 def _s(seconds: float | None) -> str:

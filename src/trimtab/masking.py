@@ -153,6 +153,8 @@ _SWITCH = _words(
     """
 )
 _NUMBER = re.compile(r"[-+]?[\d.,_ ]+(?:[eE][-+]?\d+)?%?")
+_PATH = re.compile(r"\.{0,2}/")
+_WORD_ONLY = re.compile(r"[A-Z]?[a-z]{1,11}")
 _MAX_DEPTH = 60
 
 
@@ -234,6 +236,8 @@ def _without_value(match: re.Match[str]) -> str:
     strength = _strength(match["name"].lstrip("-"))
     if not strength or MASK in bare:
         return match[0]
+    if _PATH.match(match["name"]) and match["mid"].strip() == ":" and _WORD_ONLY.fullmatch(bare):
+        return match[0]  # what a program says of a file: "/etc/passwd: Permission denied"
     # "auth: 401" is prose; "password=1234" and "'password': '1234'" are settings
     prose = strength == 1 or (not quote and ":" in match["mid"])
     return f"{match['name']}{match['mid']}{quote}{_hidden(bare, strength, prose=prose)}{quote}"

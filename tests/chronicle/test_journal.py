@@ -32,6 +32,12 @@ def test_what_is_appended_is_read_back_in_order(tmp_path: Path) -> None:
     journal.close()
 
 
+def test_a_byte_that_is_no_utf_8_is_written_as_its_escape(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.append("note", attempt="1.0", step=1, text="a\udcff.txt \\n")
+    assert read_journal(journal.path)[0][0].data["text"] == "a\\udcff.txt \\n"
+
+
 def test_an_event_is_one_line_and_on_disk_when_append_returns(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     journal = Journal(path)
@@ -164,7 +170,7 @@ def test_what_is_not_json_is_refused_and_nothing_is_written(tmp_path: Path) -> N
     deep: list[object] = []
     for _ in range(100_000):
         deep = [deep]
-    for bad in (object(), {1, 2}, "\udcff", deep):
+    for bad in (object(), {1, 2}, deep):
         with pytest.raises(ChronicleError, match="cannot be written as JSON"):
             journal.append("note", attempt="1.0", step=1, text=bad)
     assert path.read_bytes() == b""

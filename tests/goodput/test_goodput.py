@@ -69,6 +69,18 @@ def test_each_second_of_a_night_has_its_cause(
     assert first == "effective 47.5 % of 21 m 04 s; most was lost to hangs"
 
 
+@pytest.mark.covers("S230")
+def test_evaluating_less_often_is_suggested_with_what_it_saves(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = steps(1, 20, 0)
+    rows += [line(200, "running evaluation at iteration 20"), *steps(21, 40, 240)]
+    (tmp_path / "train.log").write_text("\n".join(rows) + "\n")
+    assert main(["goodput", str(tmp_path / "train.log")]) == 0
+    # 40 s of 430: from the row of step 1 to that of step 40.
+    assert "do: evaluate half as often: that saves 4.7 % of the time" in capsys.readouterr().out
+
+
 @pytest.mark.covers("S23")
 @pytest.mark.parametrize(("took", "warned"), [(12.0, True), (2.0, False)])
 def test_the_share_of_evaluation_is_told_with_a_warning_above_2_percent(

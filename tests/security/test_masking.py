@@ -46,6 +46,8 @@ batch_tokens target_tokens vocab_token image_token_index wandb_project AWS_REGIO
 HARMLESS_NAMES = _HARMLESS_NAMES.split()
 
 SECRET_TEXTS = [
+    f"/run/secrets/db_password: {HIDDEN}",
+    f"/run/secrets/db_password={HIDDEN}",
     f"sk-proj-{HEX40}",
     f"sk-ant-api03-{HEX40}",
     "sk" + f"_live_{HEX40}",
@@ -109,6 +111,8 @@ SECRET_TEXTS = [
 ]
 
 HARMLESS_TEXTS = [
+    "cat: /etc/passwd: Permission denied",
+    "./secrets/token: No such file or directory",
     "eos_token='<|endoftext|>'",
     'pad_token: "[PAD]"',
     "tokenizer=meta-llama/Llama-3.1-8B",

@@ -41,6 +41,7 @@ def main() -> None:
     step = load()
     with (folder / "starts").open("a") as file:
         file.write(f"{os.getpid()} {step} {os.environ.get('TRIMTAB_ATTEMPT')}\n")
+    kept: list[bytearray] = []
     while step < options.steps:
         step += 1
         time.sleep(options.sleep)
@@ -50,6 +51,8 @@ def main() -> None:
         name, _, at = options.fault.partition("@")
         rate = 1e-3 if options.deaf else options.lr
         loss = 2.0 + math.exp(-step / 50) + 0.01 * math.sin(7.0 * step)
+        if name == "leak":
+            kept.append(bytearray(b"x") * (1 << 20))
         if name == "nan" and step >= int(at) and options.lr >= 1e-3:
             loss = math.nan
         sys.stdout.write(f"step {step} loss {loss:.5f} lr {rate:g}\n")

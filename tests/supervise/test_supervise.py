@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -191,6 +192,45 @@ def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
     else:
         assert len(run.starts) == 2
         assert not is_alive(int(run.starts[0][0]), start_ticks(int(run.starts[0][0])))
+
+
+def test_another_command_does_not_take_over_what_a_killed_supervisor_left(run: Run) -> None:
+    first = subprocess.Popen(run.argv("+--fault", "+pause@5"), stdout=subprocess.DEVNULL)
+    wait_for(lambda: (run.job / "happened").exists())
+    first.kill()
+    first.wait()
+    (pid,) = (start[0] for start in run.starts)
+    done = run(command=("echo", "another"))
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"its command still runs (process {pid})".encode() in done.stderr
+    assert b"--fault pause@5" in done.stderr
+    done = run("--orphan", "terminate", command=("echo", "another"))
+    assert (done.returncode, done.stdout) == (0, b"another\n")
+    assert not is_alive(int(pid), start_ticks(int(pid)))
+
+
+def test_an_argument_that_is_no_text_is_journaled_with_its_bytes_escaped(run: Run) -> None:
+    done = run(command=("echo", b"\xff.txt"))  # type: ignore[arg-type]
+    assert (done.returncode, done.stdout) == (0, b"\xff.txt\n")
+    (start,) = run.events("start")
+    assert start["argv"] == ["echo", "\\udcff.txt"]
+
+
+@pytest.mark.slow
+def test_a_launcher_that_was_stopped_is_no_evaluation_at_the_end(run: Run) -> None:
+    """SIGSTOP to torchrun's agent: its workers go on to their end, and nobody waits for them."""
+    policy = run.root / "stopped.toml"
+    policy.write_text(
+        "[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\nhang_after_s = 1.0\n"
+        "sections = { evaluation = 30 }\n"
+    )
+    job = f"{sys.executable} {JOB} {run.job}"
+    agent = f"{job} & [ -e {run.root}/once ] || {{ touch {run.root}/once; kill -STOP $$; }}; wait"
+    done = run("--policy", str(policy), command=("sh", "-c", agent))
+    assert done.returncode == 0
+    assert b"(stopped by a signal)" in done.stderr
+    (hang,) = run.events("hang")
+    assert float(str(hang["silent_s"])) < 10
 
 
 @pytest.mark.slow
@@ -394,7 +434,7 @@ def test_what_the_policy_asks_for_waits_for_a_person(run: Run, answer: str) -> N
             assert len(run.starts) == 1
             (staged,) = run.events("staged")
             own = [sys.executable, "-m", "trimtab", "approve", str(run.folder), str(staged["id"])]
-            own += ["--deny"] if answer == "deny" else []
+            own += ["--reason", "seen", *(["--deny"] if answer == "deny" else [])]
             reply = subprocess.run(own, check=True, capture_output=True, timeout=60).stdout
             assert b"the supervisor acts on it" in reply
         assert process.stderr is not None
@@ -423,6 +463,46 @@ def test_a_dead_webhook_a_failing_command_and_an_unreadable_log_leave_training_a
     shutil.rmtree(run.job)
     done = run(*dead, "+--fault", "+kill@35")
     assert done.returncode == 0, done.stderr
+    assert (run.job / "done").read_text() == "60"
+    assert len(run.starts) == 2
+    assert not (run.job / "twice").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.covers("S255")
+def test_memory_that_grows_by_a_mebibyte_a_step_is_told_within_200_steps(run: Run) -> None:
+    options = ("+--steps", "+200", "+--sleep", "+0.03", "+--every", "+1000")
+    done = run(*options, "+--fault", "+leak@0")
+    assert done.returncode == 0
+    (note,) = [e for e in run.events("note") if "host memory grows" in str(e["text"])]
+    assert int(str(note["step"])) <= 200
+    assert 0.9 < float(str(note["text"]).split("grows by ")[1].split()[0]) < 1.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mails", ["hang", "refuse"])
+def test_a_mail_server_that_is_dead_holds_no_restart_up(run: Run, mails: str) -> None:
+    policy = run.root / "ask.toml"
+    policy.write_text(
+        "[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\n[policy]\nask_deadline_s = 0.5\n"
+        'at_deadline = "act"\n[policy.authority]\nrestart = "ask"\n'
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        if mails == "refuse":
+            server.close()
+        send = run.root / "send.py"
+        send.write_text(
+            f"import smtplib; smtplib.SMTP('127.0.0.1', {port}).sendmail('a@b', 'c@d', 'alarm')"
+        )
+        mail = f"{sys.executable} {send}"
+        argv = run.argv("--policy", str(policy), "--exec", mail, "+--fault", "+kill@35")
+        with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            wait_for(lambda: (run.job / "done").exists(), 20)  # the mail hangs for 60 s
+            server.close()
+            _, said = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert b"--exec" in said
     assert (run.job / "done").read_text() == "60"
     assert len(run.starts) == 2
     assert not (run.job / "twice").exists()

@@ -12,6 +12,7 @@ from trimtab.errors import ConfigError
 from trimtab.plan.authority import Authority
 from trimtab.plan.policy import Policy
 from trimtab.supervise.ending import AttemptEnd, ending_of
+from trimtab.supervise.memory import HostMemory
 from trimtab.supervise.numeric import NumericAnswer, choose_change, sum_up
 from trimtab.supervise.pace import StepPace
 from trimtab.supervise.resume import (
@@ -51,6 +52,26 @@ def words(state: JobState, ending: AttemptEnd, at: float = 100.0) -> list[str]:
     """Return what is journaled about an end."""
     _, commands = update(SETTINGS, state, Ended(at=at, ending=ending))
     return [c.event for c in commands if isinstance(c, WriteDown)]
+
+
+def test_native_code_that_dies_without_a_word_is_tried_once_more() -> None:
+    for code in (-11, 134, -7):
+        ending = ending_of((), code)
+        assert (ending.who, ending.signum) == ("code", -code if code < 0 else 6)
+        assert words(running(), ending) == ["restart"]
+        again = after(running(), Ended(at=1.0, ending=ending), Begun(at=2.0))
+        assert words(again, ending) == ["gave-up"]
+
+
+def test_host_memory_that_fills_or_stays_is_no_leak() -> None:
+    rng = np.random.default_rng(3)
+    for kind in ("stays", "fills", "leaks"):
+        memory, told = HostMemory(), ""
+        for step in range(0, 400, 10):
+            grown = {"stays": 0.0, "fills": 400 * (1 - np.exp(-step / 60)), "leaks": step}[kind]
+            size = int((2000 + grown + rng.normal() * 2) * 2**20)
+            told = told or memory.take(step, size, 1 << 34)
+        assert ("grows by" in told) == (kind == "leaks")
 
 
 def running(*, steps: int = 20, gap: float = 1.0) -> JobState:

@@ -15,6 +15,7 @@ the last line of a file is gone.
 import errno
 import json
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -37,6 +38,7 @@ __all__ = [
     "Event",
     "Journal",
     "append_once",
+    "as_written",
     "read_event",
     "read_journal",
 ]
@@ -77,6 +79,7 @@ NOT_IN_HEAD = (*HARMLESS, "incident")
 """Events that the head of the journal does not follow: found again without it, or no decision."""
 SEAL_FIELDS = ("writer", "seq", "after", "torn", "crc")
 """Fields by which a lost, damaged or foreign line is found; no event has data of that name."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _CHUNK_BYTES = 1 << 16
 _MAX_READ = 1 << 20
 """Most bytes of other writers that are looked at, at once."""
@@ -97,6 +100,20 @@ class Event:
     """Id of the process that appended it; empty in a line without a seal."""
     seq: int = field(default=0, compare=False)
     """Its number among the lines of that writer, from 1; 0 in a line without a seal."""
+
+
+def as_written(value: object) -> object:
+    """Return a value as the journal holds it: without secrets, and of what UTF-8 can write.
+
+    A byte of a file name or an argument that is no UTF-8 stands as its escape.
+
+    Raises:
+        TypeError: It cannot be written as JSON.
+        ValueError: The same.
+    """
+    text = json.dumps(masked(state_to_json(value)), ensure_ascii=False)
+    written: object = json.loads(_SURROGATE.sub(lambda m: rf"\\u{ord(m[0]):04x}", text))
+    return written
 
 
 class Journal:
@@ -163,10 +180,9 @@ class Journal:
             **data,
         }
         try:
-            plain = masked(state_to_json(record))
+            plain = as_written(record)  # refused before anything is looked at
             assert isinstance(plain, dict)
             assert plain.keys().isdisjoint(SEAL_FIELDS)
-            json.dumps(plain, ensure_ascii=False).encode()  # refused before anything is looked at
         except (TypeError, ValueError, RecursionError) as error:
             raise ChronicleError(
                 f"{self.path}: event {event!r} cannot be written as JSON "

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import mad_sigma, running_median
+from trimtab.signals.robust import mad_sigma, median, running_median
 from trimtab.text import sigmas
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
@@ -258,7 +258,7 @@ def _noise(y: Floats, residual: Floats) -> Floats:
         ]
     )
     # A median over blocks, so that a burst does not raise the noise it is measured by.
-    smooth = [float(np.median(spread[max(0, i - 2) : i + 3])) for i in range(num)]
+    smooth = [median(spread[max(0, i - 2) : i + 3]) for i in range(num)]
     lengths = [len(b) for b in np.array_split(residual, num)]
     return np.repeat(np.array(smooth), lengths)
 

@@ -252,16 +252,16 @@ class Judge:
         for k, (detector, places) in enumerate(zip(self.detectors, self._places, strict=True)):
             old = state.states[k]
             # windows count the rows of a detector's own signals, so rows without any are left out
-            mine = rows.present[:, places].any(axis=1)
+            present = rows.present.take(places, axis=1)
+            mine = present.any(axis=1)
             if not mine.any():
                 states.append(old)
                 continue
-            some = Rows(
-                rows.index[mine],
-                rows.step[mine],
-                rows.values[np.ix_(mine, places)],
-                rows.present[np.ix_(mine, places)],
-            )
+            some = Rows(rows.index, rows.step, rows.values.take(places, axis=1), present)
+            if not mine.all():
+                some = Rows(
+                    some.index[mine], some.step[mine], some.values[mine], some.present[mine]
+                )
             # as `isinstance(detector, WholeDetector)` asks, which takes longer than many detectors
             take = getattr(detector, "update_rows", None)
             try:
@@ -388,7 +388,7 @@ class JudgedSoFar:
 def _identity(record: RunRecord, rows: Rows, num: int) -> tuple[object, ...]:
     """Return what tells whether the first rows are those of an earlier look."""
     parts = (rows.step[:num], rows.values[:num], rows.present[:num])
-    digests = [hashlib.blake2b(a.tobytes()).digest() for a in parts]
+    digests = [hashlib.blake2b(np.ascontiguousarray(a).data).digest() for a in parts]
     begins = [(a.first_row, a.number, a.parent, a.parent_step) for a in record.attempts]
     return (*digests, *begins)
 

@@ -4,17 +4,21 @@ A failed delivery is reported on stderr and stops nothing. Text of a log reaches
 environment and its input only, in one harmless line each; no shell sees it.
 """
 
+import contextlib
 import json
 import os
 import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from queue import Full, Queue
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from trimtab.errors import ConfigError
+from trimtab.limits import MAX_WEBHOOK_QUEUE
 from trimtab.monitor.webhook import Webhook
 from trimtab.text import plain, visible
 
@@ -77,6 +81,8 @@ class Alarm:
             url: A web address; "" for none.
         """
         self.command = command
+        self._waiting: Queue[tuple[str, Mapping[str, Any]] | None] = Queue(MAX_WEBHOOK_QUEUE)
+        self._thread: threading.Thread | None = None
         self._webhook = Webhook(url, say=lambda text: _say(f"--webhook: {text}")) if url else None
 
     def __enter__(self) -> Self:
@@ -88,17 +94,40 @@ class Alarm:
         self.close()
 
     def close(self) -> None:
-        """Give what is still to be posted a bounded time."""
+        """Give what is still to be run and posted a bounded time."""
+        if self._thread is not None:
+            with contextlib.suppress(Full):
+                self._waiting.put_nowait(None)
+            self._thread.join(COMMAND_TIMEOUT_S)
+            if self._thread.is_alive():
+                _say(f"--exec {self.command[0]}: not done {COMMAND_TIMEOUT_S:g} s after the end")
         if self._webhook is not None:
             self._webhook.close()
 
     def raise_for(self, document: Mapping[str, Any]) -> None:
-        """Run the command, and have the document posted; say on stderr what failed."""
+        """Have the command run and the document posted, one after the other, in the background.
+
+        Whoever watches never waits: a mail server that hangs holds no restart up. What failed is
+        said on stderr.
+        """
         text = json.dumps(document, allow_nan=False)
         if self.command:
-            self._run(text, document["incident"])
+            self._start(text, document["incident"])
         if self._webhook is not None:
             self._webhook.send(text)
+
+    def _start(self, text: str, incident: Mapping[str, Any]) -> None:
+        try:
+            self._waiting.put_nowait((text, incident))
+        except Full:
+            _say(f"--exec {self.command[0]}: {MAX_WEBHOOK_QUEUE} alarms wait; one is dropped")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="alarm", daemon=True)
+            self._thread.start()
+
+    def _work(self) -> None:
+        while (told := self._waiting.get()) is not None:
+            self._run(*told)
 
     def _run(self, text: str, incident: Mapping[str, Any]) -> None:
         names = ("kind", "severity", "attempt", "onset", "headline")

@@ -15,6 +15,8 @@ from trimtab.text import plain
 __all__ = ["Answer", "AttemptEnd", "answer_to", "ending_of", "hang_ending"]
 
 Answer = Literal["restart", "restart-once", "restart-same", "exclude", "older-checkpoint", "stop"]
+_NATIVE = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE)
+"""Signals that a program brings upon itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,6 +114,17 @@ def ending_of(lines: Sequence[str], code: int | None, *, kernel: Sequence[str] =
             crash_class="killed",
             who="transient",
             why=f"the command was killed from outside ({name})",
+            code=plain_code,
+            signum=signum,
+        )
+    if signum in _NATIVE:
+        # Python prints nothing then, and a shell only where a terminal reads it.
+        return AttemptEnd(
+            crash_class="python_error",
+            who="code",
+            why=f"the command died in native code ({signal.Signals(signum).name})",
+            do="run it with python -X faulthandler: that prints where",
+            pattern="abort-task",
             code=plain_code,
             signum=signum,
         )

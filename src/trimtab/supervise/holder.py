@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from trimtab.durable import write_whole
-from trimtab.supervise.processes import ChildId, is_alive
+from trimtab.errors import ChronicleError
+from trimtab.supervise.processes import ChildId, find_command, is_alive
 
-__all__ = ["Holder", "boot_id", "orphan", "read_holder", "write_holder"]
+__all__ = ["Holder", "boot_id", "left_behind", "orphan", "write_holder"]
 
 FILE_NAME = "supervise.json"
 _MAX_BYTES = 1 << 16
@@ -26,6 +27,7 @@ class Holder:
     attempt: int
     child: ChildId
     argv: tuple[str, ...]
+    """As it was given; empty: not known."""
     loaded: tuple[int, str] | None
     failures: int
 
@@ -50,7 +52,7 @@ def write_holder(folder: Path, holder: Holder | None) -> None:
     write_whole(path, json.dumps(asdict(holder)).encode() + b"\n")
 
 
-def read_holder(folder: Path) -> Holder | None:
+def _read_holder(folder: Path) -> Holder | None:
     """Return what the last supervisor wrote; None where it left nothing that can be read."""
     try:
         with (folder / FILE_NAME).open("rb") as file:
@@ -79,3 +81,34 @@ def orphan(holder: Holder | None) -> bool:
     if holder is None or holder.host != platform.node() or holder.boot != boot_id():
         return False
     return holder.child.pid != os.getpid() and is_alive(holder.child.pid, holder.child.started)
+
+
+def left_behind(folder: Path) -> Holder | None:
+    """Return the command of this folder that runs, or ran when its supervisor was killed.
+
+    What a supervisor could not write down, on a full disk, the processes tell themselves.
+
+    Raises:
+        ChronicleError: The supervisor that started it lives.
+    """
+    holder = _read_holder(folder)
+    seen = find_command(folder)
+    if seen is None:
+        return holder
+    if is_alive(*seen.supervisor):
+        raise ChronicleError(
+            f"{folder}: process {seen.supervisor[0]} supervises a command there"
+            f" (process {seen.child.pid}), and one command has one supervisor; wait for it, or"
+            " give another --run"
+        )
+    if holder is not None and holder.child.pid == seen.child.pid:
+        return holder
+    return Holder(
+        host=platform.node(),
+        boot=boot_id(),
+        attempt=seen.attempt,
+        child=seen.child,
+        argv=(),
+        loaded=None,
+        failures=0,
+    )

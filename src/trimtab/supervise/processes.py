@@ -36,6 +36,7 @@ __all__ = [
     "become_subreaper",
     "find_command",
     "is_alive",
+    "is_stopped",
     "members",
     "name_of",
     "reap",
@@ -243,6 +244,11 @@ def is_alive(pid: int, started: str) -> bool:
     """Tell whether that very process runs; one that ended and was not waited for does not."""
     fields = _stat(pid)
     return len(fields) > 19 and fields[19] == started and fields[0] not in "ZX"
+
+
+def is_stopped(pid: int) -> bool:
+    """Tell whether a process was stopped by a signal and does nothing until it is continued."""
+    return _stat(pid)[:1] == ["T"]
 
 
 def _stat(pid: int) -> list[str]:

@@ -63,7 +63,7 @@ def take_stacks(pids: Sequence[int], printed: Callable[[], bytes]) -> tuple[Stac
     found: list[Stack] = []
     for pid in list(pids)[:_MAX_PROCESSES]:
         state = _field(pid, 0)
-        if not state or not _is_python(pid):
+        if not state or not (state == "T" or _is_python(pid)):
             continue
         frames = _by_py_spy(pid) or (() if state == "T" else _by_signal(pid, printed))
         stack = Stack(pid=pid, rank=_rank(pid), state=state, frames=frames, waits_in=_wchan(pid))
@@ -71,7 +71,8 @@ def take_stacks(pids: Sequence[int], printed: Callable[[], bytes]) -> tuple[Stac
     # Helper processes (data workers, the launcher) have no rank of their own.
     ranked = [s for s in found if s.rank is not None]
     per_rank = {s.rank: s for s in reversed(ranked)}
-    return tuple(sorted(per_rank.values(), key=lambda s: s.rank or 0)) or tuple(found)
+    stopped = tuple(s for s in found if s.rank is None and s.state == "T")
+    return (*sorted(per_rank.values(), key=lambda s: s.rank or 0), *stopped) or tuple(found)
 
 
 def odd_ones(stacks: Sequence[Stack]) -> tuple[Stack, ...]:

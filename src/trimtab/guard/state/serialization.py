@@ -9,12 +9,15 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from trimtab.errors import ActError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 __all__ = ["clone", "join", "split"]
 
@@ -70,7 +73,21 @@ def split(state: Any, path: str = "state") -> tuple[dict[str, torch.Tensor], Any
     return tensors, _split(state, path, tensors)
 
 
+_PLAIN = frozenset((bool, int, str, type(None)))
+"""Types of values that JSON holds as they are; a subclass of one takes the long way."""
+
+
+def _are_plain(values: Iterable[Any]) -> bool:
+    """Whether JSON holds all values as they are: in bulk, for a judge has tens of thousands."""
+    kinds = set(map(type, values))
+    return kinds <= _PLAIN or (
+        kinds <= _PLAIN | {float} and all(math.isfinite(v) for v in values if type(v) is float)
+    )
+
+
 def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
+    if type(value) in _PLAIN:
+        return value
     while path in tensors:  # {"a.b": x, "a": {"b": y}}
         path += "'"
     if isinstance(value, torch.Tensor):
@@ -89,6 +106,8 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
     if isinstance(value, np.generic):
         return _split(value.item(), path, tensors)
     if isinstance(value, list):
+        if _are_plain(value):
+            return list(value)
         return [_split(v, f"{path}.{i}", tensors) for i, v in enumerate(value)]
     if isinstance(value, tuple):
         return {
@@ -99,6 +118,8 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         return {_TAG: "counter", "items": [_split(x, path, tensors) for x in value.elements()]}
     if isinstance(value, dict):
         if all(isinstance(k, str) and k != _TAG for k in value):
+            if _are_plain(value.values()):
+                return dict(value)
             return {k: _split(v, f"{path}.{k}", tensors) for k, v in value.items()}
         pairs = [
             [_split(k, f"{path}.{k}!key", tensors), _split(v, f"{path}.{k}", tensors)]

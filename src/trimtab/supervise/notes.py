@@ -1,0 +1,112 @@
+"""What the supervisor writes down and says; where a disk takes nothing, the command runs on."""
+
+import contextlib
+import sys
+from pathlib import Path
+
+from trimtab.chronicle.journal import Journal, read_journal
+from trimtab.chronicle.run_lock import RunLock
+from trimtab.chronicle.rundir import RunDirectory
+from trimtab.durable import make_folder
+from trimtab.errors import ChronicleError
+from trimtab.masking import masked_text
+from trimtab.monitor.notifier import Alarm
+from trimtab.supervise.state import JobState
+from trimtab.text import visible
+
+__all__ = ["SupervisorNotes"]
+
+
+class SupervisorNotes:
+    """The journal, stderr and the alarm of one supervisor."""
+
+    def __init__(self, folder: Path, alarm: Alarm | None) -> None:
+        """Take the folder.
+
+        Args:
+            folder: The supervisor's own.
+            alarm: Where to send what a person must know; None: stderr alone.
+
+        Raises:
+            ChronicleError: Another supervisor or guard writes there.
+        """
+        self.folder, self._alarm = folder, alarm
+        self._silenced: set[str] = set()
+        self.lock, self._journal = self._open()
+
+    def _open(self) -> tuple[RunLock | None, Journal | None]:
+        """Take the folder; where the disk refuses it, the command runs all the same."""
+        try:
+            make_folder(self.folder)
+            lock = RunLock(self.folder)
+        except (OSError, ChronicleError) as error:
+            held = isinstance(error.__cause__, BlockingIOError) or error.__cause__ is None
+            if isinstance(error, ChronicleError) and held:
+                raise ChronicleError(
+                    f"{self.folder}: another supervisor or guard writes there, and one command"
+                    f" has one supervisor ({error}); wait for it, or give another --run"
+                ) from error
+            self.say(f"{error}; nothing is written down, the command runs all the same")
+            return None, None
+        try:
+            return lock, Journal(RunDirectory(self.folder).journal)
+        except ChronicleError as error:
+            self.say(f"{error}; nothing is written down, the command runs all the same")
+            return lock, None
+
+    @property
+    def output_copy(self) -> Path | None:
+        """Where the output of the command is copied to; None: nothing can be written."""
+        return None if self._journal is None else self.folder / "output.log"
+
+    def last_argv(self) -> tuple[str, ...]:
+        """Return the last command of this folder, as the journal has it; empty: not known."""
+        with contextlib.suppress(ChronicleError):
+            events = read_journal(RunDirectory(self.folder).journal)[0]
+            argv = next((e.data.get("argv") for e in reversed(events) if e.event == "start"), None)
+            return tuple(map(str, argv)) if isinstance(argv, list) else ()
+        return ()
+
+    def write(self, state: JobState, event: str, **data: object) -> None:
+        """Write an event down, where that can be done."""
+        if self._journal is None:
+            return
+        step = 0 if state.step is None else int(state.step)
+        try:
+            self._journal.append(event, attempt=f"{state.attempt}.0", step=step, **data)
+        except ChronicleError as error:
+            self.say_once("journal", f"{error}; the command goes on")
+
+    def say(self, text: str) -> None:
+        """Print to stderr."""
+        with contextlib.suppress(OSError, ValueError):
+            shown = masked_text(visible(text, keep="\n"))
+            sys.stderr.write(f"trimtab supervise: {shown}\n")
+            sys.stderr.flush()
+
+    def say_once(self, key: str, text: str) -> None:
+        """Print to stderr what was not said under this key; an empty text is none."""
+        if text and key not in self._silenced:
+            self._silenced.add(key)
+            self.say(text)
+
+    def alarm(self, state: JobState, kind: str, severity: str, text: str) -> None:
+        """Send what a person must know."""
+        if self._alarm is None:
+            return
+        incident = {
+            "kind": kind,
+            "severity": severity,
+            "attempt": f"{state.attempt}.0",
+            "onset": state.step,
+            "headline": text,
+        }
+        document = {"schema": 1, "path": str(self.folder), "event": "found", "id": 1}
+        self._alarm.raise_for({**document, "text": text, "incident": incident})
+
+    def close(self) -> None:
+        """Leave the folder."""
+        if self._journal is not None:
+            self._journal.close()
+        if self.lock is not None:
+            self.lock.release()
