@@ -114,8 +114,8 @@ def _add_detect(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         nargs="?",
         const=MOST_ROWS,
         type=whole_number(1, 1_000_000),
-        help=f"only replay logs of up to ROWS records ({MOST_ROWS}) as they grew: delays, alerts"
-        " withdrawn, alarms a week",
+        help="only replay logs, of up to ROWS records, as they grew: delays, alerts withdrawn,"
+        " alarms a week",
     )
     parser.set_defaults(run=_detect)
 

@@ -12,6 +12,7 @@ given apart.
 
 import hashlib
 import math
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from benchmarks.predictions import Claim, Prediction, claims_of, predict
 from benchmarks.scoring import RunScore, score_run, totals
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.json_form import incident_to_json
+from trimtab.detectors.judge import JudgedSoFar
 from trimtab.detectors.offline import all_findings
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.errors import ReadError
@@ -38,8 +40,9 @@ from trimtab.signals.runs import separate_runs
 
 __all__ = ["MOST_ROWS", "Alert", "LiveReplay", "live_text", "replay", "replay_live", "wilson_low"]
 
-MOST_ROWS = 2500
-"""Records of the longest log that is replayed: some 100 looks, each at all rows so far."""
+MOST_ROWS = 1_000_000
+"""Records of the longest log that is replayed. Looks that are 5 % apart cost together as much as 21
+readings of the whole log, however long it is."""
 _LEAST_ROWS, _GROWTH = 8, 1.05
 _WEEK_S = 7 * 24 * 3600.0
 _Z90 = 1.6449
@@ -84,6 +87,10 @@ class LiveReplay:
     """Run time of the negatives whose log states a pace."""
     critical_right: int
     critical: int
+    logs: int
+    failed: tuple[str, ...]
+    """Logs whose replay ended with an error: a fault of the judge."""
+    cpu_s: float
 
 
 def replay_live(
@@ -94,11 +101,18 @@ def replay_live(
     alerts: list[Alert] = []
     false_alerts = critical = right = 0
     weeks = 0.0
+    failed: list[str] = []
+    began, logs = time.process_time(), 0
     runs = [run for run in runs if run.records <= most_rows]
     for number, (run, found) in enumerate(read_labelled(folder, runs), 1):
         if isinstance(found, ReadError):
             continue
-        told = list(replay(found).values())
+        logs += 1
+        try:
+            told = list(replay(found).values())
+        except Exception as error:  # noqa: BLE001 - one log ends no benchmark, and is named
+            failed.append(f"{run.id} ({type(error).__name__}: {error})")
+            continue
         said, whole = _prediction(run.id, found, told), predict(run.id, found)
         early = _prediction(run.id, found, [a for a in told if not a.at_end])
         score = score_run(run, said)
@@ -128,6 +142,9 @@ def replay_live(
         weeks=weeks,
         critical_right=right,
         critical=critical,
+        logs=logs,
+        failed=tuple(failed),
+        cpu_s=time.process_time() - began,
     )
 
 
@@ -135,8 +152,9 @@ def replay(record: RunRecord) -> dict[int, Alert]:
     """Return the alerts that are told of a log while it grows row by row, by their ids."""
     watcher = Watcher(Path(record.source), lambda: record, lambda *_: _account(record))
     alerts: dict[int, Alert] = {}
+    so_far = JudgedSoFar()
     for rows in _looks(record.num_rows):
-        watcher.take(_account(first_rows(record, rows), grows=True))
+        watcher.take(_account(first_rows(record, rows), grows=True, so_far=so_far))
         _note(alerts, watcher, at_end=False)
     watcher.take(_account(record), settled=True)
     _note(alerts, watcher, at_end=True)
@@ -151,11 +169,13 @@ def _looks(num_rows: int) -> Iterator[int]:
     yield num_rows
 
 
-def _account(record: RunRecord, *, grows: bool = False) -> RunAccount:
+def _account(
+    record: RunRecord, *, grows: bool = False, so_far: JudgedSoFar | None = None
+) -> RunAccount:
     """Return what is told of a record, without causes and plans, which nobody scores here."""
     record = separate_runs(derive(record))
     with np.errstate(over="ignore", invalid="ignore"):
-        found = group_findings(record, all_findings(record, grows=grows))
+        found = group_findings(record, all_findings(record, grows=grows, so_far=so_far))
     nothing = Diagnosis(causes=())
     told = (IncidentAccount(incident=i, diagnosis=nothing, plan=Plan()) for i in found)
     return RunAccount(record=record, incidents=tuple(told))
@@ -236,7 +256,7 @@ def live_text(found: LiveReplay, most_rows: int) -> str:
     per_week = found.false_alerts / found.weeks if found.weeks else math.nan
     return "\n".join(
         [
-            f"logs of up to {most_rows} records as they grew, through `trimtab watch`;"
+            f"{found.logs} logs as they grew, of up to {most_rows} records, through `trimtab watch`;"
             " repositories whose name has an even hash chose its constants:",
             *rows,
             f"  delay of {len(found.delays)} alerts, rows: median {np.median(delays):.0f}, 90th"
@@ -246,6 +266,8 @@ def live_text(found: LiveReplay, most_rows: int) -> str:
             f" {found.weeks:.2f} run-weeks ({per_week:.2f} a week)",
             f"  critical alarms right: {found.critical_right} of {found.critical},"
             f" at least {low:.2f} (90 % interval)",
+            f"  replayed in {found.cpu_s:.0f} s of processor time; ended with an error:"
+            f" {', '.join(found.failed) or 'none'}",
         ]
     )
 

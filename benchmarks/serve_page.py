@@ -43,7 +43,7 @@ class ServeFigures:
     smooth_ms: float
     """To draw means of 1 000 rows over the whole range, the median."""
     live_s: tuple[float, ...]
-    """From a new row of a log of 10 000 rows to the page of its run, each time."""
+    """From a new row of a log as long as the others to the page of its run, each time."""
     server_mb: float
     """Resident memory of the server without the pages of mapped files, MB, at the end."""
     mapped_mb: float
@@ -72,7 +72,7 @@ def measure_serve(
         say(f"writing {num_runs} logs of {num_rows} rows")
         _write_logs(root, num_runs, num_rows)
         live = root / "live.csv"
-        _write_log(live, 10_000, 0, _texts(10_000))
+        _write_log(live, num_rows, 0, _texts(num_rows))
         environment = {**os.environ, "TMPDIR": folder, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-m", "trimtab", "serve", str(root), "--port", "0"]
         with subprocess.Popen(
@@ -152,8 +152,10 @@ def _look(
         browser.wait(_READY)
         for k in range(repeats):
             with live.open("a") as file:
-                file.write(f"{10_001 + k},2.5,0.4\n")
-            took = browser.wait(f"trimtab.state.data.limits[1] === {10_001 + k}", timeout_s=60)
+                file.write(f"{num_rows + 1 + k},2.5,0.4\n")
+            took = browser.wait(
+                f"trimtab.state.data.limits[1] === {num_rows + 1 + k}", timeout_s=60
+            )
             live_s.append(took)
     status = Path(f"/proc/{process}/status").read_text()
     held = {line.split(":")[0]: line.split()[1] for line in status.splitlines() if "Rss" in line}

@@ -214,6 +214,7 @@ def _all_episodes(
             for topic in sorted({_topic(f) for f in main})
             for group in _with_slow([f for f in main if _topic(f) == topic], record, join_rows)
         ]
+        groups += [[f] for f in here.findings if not _stands_alone(f) and _drifts_alone(f, groups)]
         found += [(index, group, here) for group in sorted(groups, key=lambda g: g[0].onset_row)]
     return found
 
@@ -258,6 +259,13 @@ def _stands_alone(f: Finding) -> bool:
     return f.signal == "loss" or f.severity != "info" or _topic(f) != "learning"
 
 
+def _drifts_alone(f: Finding, groups: Sequence[Sequence[Finding]]) -> bool:
+    """Whether a norm that creeps up is a note of its own: nothing else begins near it."""
+    if f.kind != "grad-drift" or f.severity != "info" or not f.closed or f.end_row is not None:
+        return False
+    return all(abs(g[0].onset_row - f.onset_row) > f.grain_rows for g in groups)
+
+
 def _with_slow(
     findings: Sequence[Finding], record: RunRecord, join_rows: int
 ) -> list[list[Finding]]:
@@ -278,7 +286,9 @@ def _with_slow(
             for i, (first, began) in enumerate(starts)
             # A run that never learns does not begin with a spike of its first rows.
             if f.kind != "never-learns"
-            if abs(first - at) <= join_rows or abs(began - at) <= join_rows
+            if abs(first - at) <= join_rows
+            or abs(began - at) <= join_rows
+            or _same_stall(f, groups[i])
         )
         home = next(near, None)
         if home is None:
@@ -288,6 +298,12 @@ def _with_slow(
             groups[home].append(f)
             starts[home] = (groups[home][0].onset_row, _began(groups[home]))
     return sorted(groups, key=lambda g: g[0].onset_row)
+
+
+def _same_stall(f: Finding, group: Sequence[Finding]) -> bool:
+    """Whether an episode already holds the standstill that lasts to the end of the log."""
+    lasting = [g for g in (f, *group) if g.kind == "plateau" and g.end_row is None]
+    return len(lasting) > 1 and lasting[0] is f
 
 
 def _began(group: Sequence[Finding]) -> int:

@@ -169,6 +169,8 @@ def _value_text(key: str, value: object) -> str:
     if isinstance(value, Mapping):
         return f"{key} ({values_text(value)})"
     if isinstance(value, list | tuple):
+        if isinstance(value[0], list | tuple | Mapping):  # rows of figures are for the file
+            return f"{len(value)} {key}"
         shown = ", ".join(number(v) for v in value[:8])
         return f"{key} {shown}{' …' if len(value) > 8 else ''}"
     return f"{key} {number(value)}"
@@ -202,6 +204,9 @@ def action_values(values: object) -> str:
     return values_text(said)
 
 
+_ONLY_FOR_RECORD = frozenset({"num_samples", "lr_from_step"})
+
+
 def action_words(step: float, deed: Mapping[str, object]) -> str:
     """Return what an action did, its remedy and values in words.
 
@@ -210,9 +215,11 @@ def action_words(step: float, deed: Mapping[str, object]) -> str:
         >>> action_words(251, {"remedy": "skip-update", "values": skipped})
         'update of step 251 skipped (samples 4000-4015)'
         >>> action_words(60, {"remedy": "skip-data", "values": {"to_step": 40}})
-        'skip data to step 40'
+        'rolled back to step 40'
     """
     values = deed.get("values")
+    if isinstance(values, Mapping) and "to_step" in values:
+        return _went_back(values)
     if deed.get("remedy") != "skip-update" or not isinstance(values, Mapping):
         return " ".join(p for p in (words(deed.get("remedy")), action_values(values)) if p)
     count, samples = values.get("num"), values.get("samples")
@@ -223,6 +230,27 @@ def action_words(step: float, deed: Mapping[str, object]) -> str:
     if isinstance(samples, list | tuple) and len(samples) == 2:
         fed = f" (samples {plain(samples[0])}-{plain(samples[1])})"
     return f"{of} skipped{fed}"
+
+
+def _went_back(values: Mapping[str, object]) -> str:
+    """Return what a rollback did, in the past: `rolled back to step 880 and ...`."""
+    known = {k: v for k, v in values.items() if v is not None and k not in _ONLY_FOR_RECORD}
+    parts = [f"rolled back to step {_said(known.pop('to_step', None))}"]
+    samples = known.pop("skip_samples", None)
+    if isinstance(samples, list | tuple) and len(samples) == 2:
+        parts.append(f"left out samples {_said(samples[0])} to {_said(samples[1])}")
+    factors = {known.pop(key, 1) for key in ("lr_factor", "factor")} - {1}
+    parts += [f"multiplied the learning rate by {_said(f)}" for f in factors]
+    if "lr_limit" in known:
+        parts.append(f"held the learning rate at {_said(known.pop('lr_limit'))}")
+    put_back = plain(known.pop("put_back", None), limit=120).replace("_", " ")
+    said = " and ".join((", ".join(parts[:-1]), parts[-1]) if parts[1:] else parts)
+    rest = action_values(known)
+    return said + (f", with {put_back}" if put_back else "") + (f" ({rest})" if rest else "")
+
+
+def _said(value: object) -> str:
+    return number(value) if isinstance(value, int | float) else plain(value, limit=80)
 
 
 def verdict_text(outcome: Mapping[str, object]) -> tuple[str, str]:

@@ -67,6 +67,46 @@ def test_a_start_has_commit_and_diff_and_a_changed_file_shows_between_two(
     assert "code/new.yaml  as committed → " in out
 
 
+@pytest.mark.slow
+@pytest.mark.covers("S162", "S252")
+def test_write_launch_keeps_the_code_of_what_supervise_starts_each_time_it_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, run = tmp_path / "code", tmp_path / "run"
+    code.mkdir()
+    script = code / "train.py"
+    crash = "import os, sys\nopen(__file__, 'a').write('# tried\\n')\nsys.exit(1)\n"
+    script.write_text(crash)
+    git(code, "init", "--quiet")
+    git(code, "add", ".")
+    git(code, "commit", "--quiet", "-m", "first")
+    policy = tmp_path / "p.toml"
+    policy.write_text("[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\n")
+    own = [sys.executable, "-m", "trimtab", "supervise", "--run", str(run), "--policy", str(policy)]
+
+    def launch(*options: str) -> None:
+        argv = [*own, "--", sys.executable, str(script), *options]
+        subprocess.run(argv, cwd=tmp_path, check=False, capture_output=True, timeout=60)
+
+    launch("--lr", "0.1")  # its script changes before it is started again
+    script.write_text("print('step 1 loss 2.0')\n")
+    launch("--lr", "0.05")
+    launches = sorted(p.name for p in (run / "launch").iterdir())
+    assert launches[:2] == ["supervise-1", "supervise-2"]
+    assert not (run / "launch" / "supervise-1" / "code.diff").exists()
+    last = launches[-1]
+    assert "+print('step 1 loss 2.0')" in (run / "launch" / last / "code.diff").read_text()
+    assert main(["chronicle", str(run), "--diff", "supervise-1", last]) == 0
+    out = capsys.readouterr().out
+    assert "code/train.py  as committed → " in out
+    assert "--lr 0.1 → " in out
+    lines = (run / "journal.jsonl").read_text().splitlines()
+    starts = [json.loads(x) for x in lines if json.loads(x)["event"] == "start"]
+    assert [s["environment"]["commit"] for s in starts] == [git(code, "rev-parse", "HEAD")] * len(
+        launches
+    )
+
+
 def test_a_launch_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "launch").write_text("in the way")
     assert "not written" in write_launch(tmp_path, "1.0")["launch_files"]

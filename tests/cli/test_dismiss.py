@@ -34,7 +34,7 @@ def test_a_dismissed_incident_is_no_alarm_and_comes_back(run: Run, tr8_log: Path
     assert "CRITICAL" not in text
     assert tr8_log.read_bytes() == before
     assert [p.name for p in tr8_log.parent.iterdir()] == [tr8_log.name]  # nothing beside the log
-    assert run("dismiss", tr8_log, "A", "--undo")[0] == 0
+    assert run("dismiss", tr8_log, "A", "--undo", "--reason", "it was none")[0] == 0
     assert alarms(run, tr8_log)[0] == 1
 
 
@@ -78,7 +78,7 @@ def test_in_a_run_directory_it_is_an_event_of_the_journal(run: Run, tmp_path: Pa
 
 
 def test_wrong_questions(run: Run, tr8_log: Path) -> None:
-    assert "--why" in run("dismiss", tr8_log, "A")[2]
+    assert "--reason" in run("dismiss", tr8_log, "A")[2]
     code, _, err = run("dismiss", tr8_log, "Z", "--why", "x")
     assert code == 2
     assert "unrecovered-spike@" in err

@@ -1,5 +1,6 @@
 import io
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -251,3 +252,23 @@ def test_what_a_guard_cured_does_not_fail(run: Run, tmp_path: Path) -> None:
     assert code == 1
     assert not any(i["resolved"] for i in parse(out)["runs"][0]["incidents"])
     assert "failed again" not in out
+
+
+@pytest.mark.covers("S243")
+def test_the_summary_has_the_final_loss_the_gap_to_the_reference_and_the_last_score(
+    run: Run, tmp_path: Path
+) -> None:
+    def write(name: str, more: float) -> Path:
+        rows = [
+            {"step": i, "loss": 2 + more + (i + 1) ** -0.5 + 0.01 * (i * 7919 % 97 / 97)}
+            | ({"eval/accuracy": i / 1000} if i % 100 == 50 else {})
+            for i in range(400)
+        ]
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return tmp_path / name
+
+    _, out, _ = run("inspect", write("large.jsonl", 0.0), "--against", write("small.jsonl", 0.25))
+    out = " ".join(out.split())
+    assert re.search(r"loss 2\.05\d* at step 399", out)
+    assert "eval/accuracy 0.35 at step 350" in out
+    assert "at their end its loss lies 0.25 below" in out

@@ -249,3 +249,14 @@ def test_codes_and_levels_explain_themselves(
         "left at 130 B parameters (ten times the largest size given; --params sets another)" in text
     )
     assert "in the unit of the gains given" in text
+
+
+@pytest.mark.covers("S58")
+def test_the_plan_names_the_step_at_which_the_second_epoch_begins(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # OPT, of which people said that the data comes again at about step 93k.
+    path = tmp_path / "launch.sh"
+    path.write_text("--global-batch-size 1024 --seq-length 2048 --train-iters 143000 --lr 6e-5\n")
+    _, told = document(capsys, str(path), "--corpus-tokens", str(93_000 * 2**21))
+    assert told["configs"][0]["plan"]["epochs"]["begin_at_step"] == [93_000]

@@ -11,7 +11,6 @@ from trimtab.config_rules.planning import epoch_ledger, gain_trend, goodput, mem
 from trimtab.errors import ConfigError
 
 
-@pytest.mark.covers("S58")
 def test_the_second_epoch_begins_at_the_planned_step() -> None:
     # OPT: 180 B tokens in batches of 2 M. People there said about 93k; the published figures
     # give 85.8k.

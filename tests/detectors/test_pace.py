@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trimtab.api.analysis import analyze
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.pace import PaceDetector
 from trimtab.detectors.silence import silence_findings
@@ -58,6 +59,20 @@ def test_slower_by_a_few_per_cent_or_for_a_while_is_no_alarm(seed: int) -> None:
     assert not alarms(tell(times))
     notes = [f for f in tell(times) if f.kind == "slowdown" and f.closed]
     assert [f.end_row is not None for f in notes] == [True]
+
+
+@pytest.mark.covers("S22")
+@pytest.mark.parametrize("first", range(600, 616, 3))
+def test_20_steps_that_take_a_quarter_longer_are_noted_and_one_slow_step_is_not(first: int) -> None:
+    times = pace(900, first, noise=0.05)
+    one = times.copy()
+    one[first] *= 1.25
+    times[first : first + 20] *= 1.25
+    alone, told = (analyze({"step_time_s": t}).runs[0].incidents for t in (one, times))
+    assert [(i.incident.kind, i.incident.severity) for i in told] == [("slowdown", "info")]
+    assert told[0].incident.onset_row == first
+    assert told[0].incident.end_row in (first + 20, first + 21)
+    assert not alone
 
 
 @pytest.mark.parametrize("seed", SEEDS)

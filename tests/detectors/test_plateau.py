@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trimtab.api.analysis import analyze
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.plateau import plateau_findings
-from trimtab.incidents import group_findings
+from trimtab.incidents import Incident, group_findings
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.testing.curves import NoiseKind, lm_curve, make_noise, record_of
 
@@ -129,6 +130,23 @@ def test_a_plateau_after_a_change_of_settings_names_the_change() -> None:
     going = 10 - np.log(np.arange(1000, 1400) + 1.0) + noise(400, 101) / 4
     assert not plateau_findings(changed("0.1", going))
     assert not plateau_findings(changed("0.01", flat))
+
+
+@pytest.mark.covers("S43")
+def test_a_plateau_is_linked_to_a_logged_weight_decay_that_changed_before_it() -> None:
+    loss = 10 - np.log(np.minimum(np.arange(1600), 1000) + 1.0) + noise(1600, 101) / 4
+    decay = np.where(np.arange(1600) < 1000, 0.01, 0.1)
+    log = {"step": np.arange(1600) + 1, "loss": loss, "lr": np.full(1600, 1e-4)}
+    (told,) = alarms({**log, "weight_decay": decay})
+    assert ((told.kind, *told.also), told.onset) == (("setting-jump", "plateau"), 1001.0)
+    assert any("since weight_decay 0.01 → 0.1" in f.text for f in told.findings)
+    (told,) = alarms({**log, "weight_decay": np.full(1600, 0.1)})
+    assert told.kind == "plateau"
+
+
+def alarms(log: dict[str, Floats]) -> list[Incident]:
+    found = [i.incident for i in analyze(log).runs[0].incidents]
+    return [i for i in found if i.severity != "info"]
 
 
 def test_a_spike_on_a_plateau_is_an_episode_of_its_own() -> None:

@@ -77,6 +77,11 @@ def test_a_sampler_that_starts_again_is_found_by_its_losses_alone(seed: int, fed
     assert f"step {fed} to" in one.text
 
 
+def test_one_row_after_the_stretch_that_is_compared_is_no_error() -> None:
+    run = Run(100).rows(1, 2000).resume(2000).rows(2000, 2257, fed=1)
+    assert [f.kind for f in repeat_findings(run.without_counter())] == ["repeated-data"]
+
+
 @pytest.mark.parametrize(("fed", "what"), [(1800, "fed again"), (2200, "left out")])
 def test_a_counter_of_samples_that_does_not_go_on_is_an_event(fed: int, what: str) -> None:
     run = Run(100).rows(1, 2000).resume(2000).rows(2000, 2600, fed=fed)

@@ -81,6 +81,28 @@ def test_evaluating_less_often_is_suggested_with_what_it_saves(
     assert "do: evaluate half as often: that saves 4.7 % of the time" in capsys.readouterr().out
 
 
+@pytest.mark.covers("S23")
+@pytest.mark.parametrize(("took", "warned"), [(12.0, True), (2.0, False)])
+def test_the_share_of_evaluation_is_told_with_a_warning_above_2_percent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], took: float, warned: bool
+) -> None:
+    log, rows = tmp_path / "train.log", [line(0, "> initializing torch distributed ...")]
+    for part in range(5):
+        at = part * (200 + took)
+        rows += steps(20 * part + 1, 20 * part + 20, at)
+        rows += [line(at + 200, "running evaluation"), line(at + 200 + took, "validation loss 2.5")]
+    log.write_text("\n".join(rows) + "\n")
+    share = 5 * took / (5 * took + 1000)
+    assert main(["goodput", str(log), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["seconds"]["evaluation"] / told["wall_s"] == pytest.approx(share, abs=0.002)
+    assert (told["evaluation_above"] is not None) == warned
+    main(["goodput", str(log)])
+    text = capsys.readouterr().out
+    assert f"{100 * share:.2f} %" in text
+    assert ("warning: evaluation takes" in text) == warned
+
+
 @pytest.mark.parametrize(
     "form",
     [

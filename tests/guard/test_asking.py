@@ -59,7 +59,7 @@ def train(
         if FAULT <= step < until and guard.phase == "calm" and not restored:
             loss = loss + 2.5
         if step == answer_at > 0 and not restored:
-            said = ["approve", str(run), "ask-1", "--why", "seen"]
+            said = ["approve", str(run), "ask-1", "--why", "seen", "--author", "S. B."]
             assert main([*said, "--deny"] if deny else said) == 0
         if step == stop_at > 0:
             break
@@ -83,7 +83,8 @@ def test_a_restore_that_is_asked_for_waits_and_is_done_once_approved(
     assert staged[0].data["classes"] == ["restore"]
     assert staged[0].data["cost_steps"] > staged[0].data["given_up_steps"] > 0
     assert "aside/" in str(staged[0].data["undo"])
-    assert (answered[0].data["answer"], answered[0].data["why"]) == ("approved", "seen")
+    told = {k: answered[0].data[k] for k in ("answer", "why", "by")}
+    assert told == {"answer": "approved", "why": "seen", "by": "S. B."}
     assert staged[0].step < answered[0].step == 91
     backs = [e for e in events_of(run, "decision") if "go back to step" in str(e.data["what"])]
     assert backs[0].step == answered[0].step
@@ -122,7 +123,7 @@ def test_what_may_act_is_tried_before_a_person_is_asked_for_the_rest(tmp_path: P
 
     def answer(guard: Guard, loss: Tensor) -> Tensor:
         if not answered and guard.phase == "calm" and events_of(run, "staged"):
-            answered.append(main(["approve", str(run), "ask-1"]))
+            answered.append(main(["approve", str(run), "ask-1", "--reason", "go on"]))
         return loss
 
     answered: list[int] = []

@@ -1,9 +1,13 @@
 """How far to roll back."""
 
+from pathlib import Path
+
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from trimtab.api.analysis import analyze
 from trimtab.plan.rollback import (
     CheckpointInfo,
     choose_target,
@@ -41,6 +45,22 @@ def test_candidates_of_the_chronicle_come_with_scores_earlier_than_the_precursor
 
 
 @pytest.mark.covers("S101")
+def test_the_plan_goes_back_before_the_onset_of_the_drift_of_the_loss_scale(tmp_path: Path) -> None:
+    row = np.arange(7400)
+    rng = np.random.default_rng(3)
+    loss = 2.5 + 4 * (row + 50.0) ** -0.35 + 0.02 * rng.standard_normal(len(row))
+    loss += np.clip((row - 7000) * 0.05, 0.0, 4.5)
+    scale = 2.0 ** np.where(row < 4700, 19, np.maximum(18 - (row - 4700) // 180, 0))
+    for step in (3000, 4500, 6210, 6900):
+        (tmp_path / f"global_step{step}").mkdir()
+        (tmp_path / f"global_step{step}" / "mp_rank_00_model_states.pt").write_bytes(b"x")
+    log = {"step": row + 1, "loss": loss, "loss_scale": scale, "lr": np.full(len(row), 1e-4)}
+    told = analyze(log, checkpoints=str(tmp_path)).runs[0].incidents[0]
+    assert (told.incident.kind, told.incident.precursor) == ("unrecovered-spike", 4701)
+    assert told.plan.remedies[0].remedy == "roll-back"
+    assert 4500 in told.plan.remedies[0].values.values()
+
+
 def test_before_the_first_precursor_not_before_the_spike() -> None:
     spike, loss_scale_drift = 7000, 4700
     assert choose_target(at(3000, 4500, 6210, 6900), spike, 0).target == CheckpointInfo(step=6900)

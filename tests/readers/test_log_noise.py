@@ -38,6 +38,24 @@ def test_a_warning_that_fills_the_log_is_named_once_with_what_to_do(
     assert record.num_loss_rows == 60
 
 
+@pytest.mark.covers("S97")
+def test_codecarbon_in_a_megatron_log_is_named(tmp_path: Path) -> None:
+    lines: list[str] = []
+    for step in range(1, 61):
+        lines.append(
+            f" [2026-03-01 22:{step:02d}:00] iteration {step:8d}/ 1000 | lm loss: {9 - step / 100}"
+            " | learning rate: 1.000E-04 | grad norm: 1.000 |"
+        )
+        lines += [
+            f"[codecarbon WARNING @ 22:{step:02d}:{k:02d}] Background scheduler didn't run for a"
+            f" long period ({30 + k}s), results might be inaccurate"
+            for k in range(6)
+        ]
+    (note,) = [n for n in read(tmp_path, lines).notes if "fills the log" in n]
+    assert "360 lines or 6 per record" in note
+    assert "Background scheduler" in note
+
+
 @pytest.mark.parametrize(("num_rows", "per_row"), [(60, 4), (12, 6)])
 def test_some_warnings_per_record_are_usual(tmp_path: Path, num_rows: int, per_row: int) -> None:
     assert not [n for n in read(tmp_path, log(num_rows, per_row)).notes if "fills the log" in n]

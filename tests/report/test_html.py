@@ -135,7 +135,7 @@ def test_the_top_says_what_since_when_how_sure_and_what_to_do(
     assert state.endswith("No incident that needs action on the final lineage.")
     # what a guard saved and what it cost stands on the first screen
     assert under.startswith(
-        "Saved  Loss is diverging at step 902, and the loss was not finite. Rolled back to step 880"
+        "Guard  Loss is diverging at step 902, and the loss was not finite. Rolled back to step 880"
         " and multiplied the learning rate by 0.5; since then"
     )
     assert "Cost  145 steps given up, 10.8% of the 1345 that were run, 80 of them" in under

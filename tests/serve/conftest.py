@@ -54,7 +54,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
     folder = tmp_path_factory.mktemp("runs")
-    write_log(folder / "base.jsonl", 3000, seed=0)
+    write_log(folder / "base.jsonl", 7000, seed=0)
     write_log(folder / "diverges.jsonl", 2000, seed=1, trouble=True)
     write_log(folder / HOSTILE, 300, seed=2)
     (folder / "broken.jsonl").write_bytes(b"\x00\x01\x02" * 1000)

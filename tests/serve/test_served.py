@@ -86,12 +86,32 @@ def test_the_incident_of_the_list_opens_with_its_evidence_and_plan(
     assert browser.errors == []
 
 
+def inks(browser: Browser) -> list[int]:
+    """Return how many pixels of the plot have the color of each of the two runs."""
+    found = browser.evaluate(
+        "(() => { const c = document.querySelector('.u-wrap canvas'), w = c.width, h = c.height;"
+        " const p = new Uint32Array(c.getContext('2d').getImageData(0, 0, w, h).data.buffer);"
+        " return ['--a0', '--a1'].map((n) => { const t = document.createElement('canvas');"
+        " const x = t.getContext('2d');"
+        " x.fillStyle = getComputedStyle(document.documentElement).getPropertyValue(n);"
+        " x.fillRect(0, 0, 1, 1);"
+        " const ink = new Uint32Array(x.getImageData(0, 0, 1, 1).data.buffer)[0];"
+        " return p.filter((v) => v === ink).length; }); })()"
+    )
+    assert isinstance(found, list)
+    return found
+
+
 def test_overlay_zoom_hover_smoothing_log_axis_and_hiding(
     browser: Browser, served: Served, judged: dict[str, str]
 ) -> None:
     ids = ",".join(judged[t] for t in ("base.jsonl", "diverges.jsonl"))
     shows(browser, served, f"overlay?runs={ids}")
     assert browser.evaluate("window.trimtab.state.plot.series.length") == 3
+    assert browser.evaluate("window.trimtab.state.data.whole") is False
+    first, second = inks(browser)
+    assert first > 1000
+    assert second > 500
     box = browser.evaluate(
         "(() => { const b = document.querySelector('.u-over').getBoundingClientRect();"
         " return [b.left, b.top, b.width, b.height]; })()"
@@ -99,12 +119,13 @@ def test_overlay_zoom_hover_smoothing_log_axis_and_hiding(
     left, top, width, height = box
     browser.hover((left + width * 0.5, top + height * 0.5))
     browser.wait("document.querySelector('.readout').innerText.includes('base.jsonl')")
-    assert "step 1" in browser.evaluate("document.querySelector('.readout').innerText")
+    assert "step 3" in browser.evaluate("document.querySelector('.readout').innerText")
     browser.drag((left + width * 0.6, top + 40), (left + width * 0.8, top + 40))
     browser.wait("window.trimtab.state.data.range[0] > 1")
+    assert browser.evaluate("window.trimtab.state.data.whole") is True
     low, high = browser.evaluate("window.trimtab.state.data.range")
-    assert low == pytest.approx(1 + 0.6 * 2999, abs=30)
-    assert high == pytest.approx(1 + 0.8 * 2999, abs=30)
+    assert low == pytest.approx(1 + 0.6 * 6999, abs=30)
+    assert high == pytest.approx(1 + 0.8 * 6999, abs=30)
     browser.key("0")
     browser.wait("window.trimtab.state.data.range[0] === 1")
     for control, value in (("smooth", "200"), ("by", "tokens"), ("signal", "grad_norm")):
@@ -113,11 +134,12 @@ def test_overlay_zoom_hover_smoothing_log_axis_and_hiding(
             " s.dispatchEvent(new Event('change')); })()"
         )
         browser.wait(f"window.trimtab.state.{control} == '{value}'")
-    browser.wait("window.trimtab.state.data.range[1] === 3000 * 2048")
+    browser.wait("window.trimtab.state.data.range[1] === 7000 * 2048")
     browser.evaluate("document.getElementById('log').click()")
     assert browser.evaluate("window.trimtab.state.plot.scales.y.distr") == 3
     browser.evaluate("document.querySelector('.runs-legend button').click()")
     assert browser.evaluate("window.trimtab.state.plot.series[1].show") is False
+    assert inks(browser)[0] == 0 < inks(browser)[1]
     assert "log=1" in browser.evaluate("location.search")  # the address says what is seen
     assert browser.errors == []
 

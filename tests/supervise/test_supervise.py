@@ -434,7 +434,7 @@ def test_what_the_policy_asks_for_waits_for_a_person(run: Run, answer: str) -> N
             assert len(run.starts) == 1
             (staged,) = run.events("staged")
             own = [sys.executable, "-m", "trimtab", "approve", str(run.folder), str(staged["id"])]
-            own += ["--deny"] if answer == "deny" else []
+            own += ["--reason", "seen", *(["--deny"] if answer == "deny" else [])]
             reply = subprocess.run(own, check=True, capture_output=True, timeout=60).stdout
             assert b"the supervisor acts on it" in reply
         assert process.stderr is not None

@@ -116,7 +116,7 @@ def test_four_tries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     told = [e for e in read_journal(run / "journal.jsonl")[0] if e.event == "rollback"]
     assert [(e.data["from_step"], e.step, e.data["why"]) for e in told] == [
         (7200, 6210, "seed 42 to 43"),
-        (6900, 6210, ""),
+        (6900, 6210, "a test"),
         (6810, 3000, "adam-beta2 0.95"),
     ]
 

@@ -42,21 +42,31 @@ def against_findings(record: RunRecord, reference: RunRecord, name: str) -> tupl
     return tuple(_finding(record, own, a, b, p, name, sigma) for p in worse)
 
 
+_END_ROWS = 32
+"""Common rows, the median of whose differences is the gap at the end."""
 _PASSING = 7.5
 """Block noises by which a stretch that ended must have stood out; 1.5 times the limit."""
 
 
 def against_note(record: RunRecord, reference: RunRecord, name: str) -> str:
     """Return over which rows the two were compared, or why they could not be."""
-    steps = common_rows(record, reference, _loss_rows(record), _loss_rows(reference))[0]
+    rows = _loss_rows(record), _loss_rows(reference)
+    steps, own, theirs = common_rows(record, reference, *rows)
     if len(steps) < MIN_ROWS:
         return (
             f"not judged by {name}: {len(steps)} steps with a loss in common, {MIN_ROWS} are needed"
         )
-    return (
+    said = (
         f"judged by {name} too, over {len(steps)} common steps from {number(float(steps[0]))} to"
         f" {number(float(steps[-1]))}"
     )
+    last = slice(-_END_ROWS, None)
+    loss = record.columns["loss"].values[own[last]], reference.columns["loss"].values[theirs[last]]
+    gap = float(np.median(loss[0] - loss[1]))
+    if not np.isfinite(gap):
+        return said
+    side = "above" if gap > 0 else "below"
+    return f"{said}; at their end its loss lies {number(abs(gap), digits=3)} {side}"
 
 
 def _loss_rows(record: RunRecord) -> np.ndarray[tuple[int], np.dtype[np.intp]]:

@@ -63,6 +63,7 @@ class Answer:
     id: str
     approved: bool
     why: str
+    author: str = ""
 
 
 def mailbox_of(root: Path) -> Path:
@@ -177,10 +178,11 @@ class Mailbox:
                 "id": answer.id,
                 "answer": "approve" if answer.approved else "deny",
                 "why": answer.why,
+                "author": answer.author,
             }
         ).encode()
         if len(line) >= _MOST_LINE_BYTES:
-            raise ConfigError(f"--why has {len(answer.why):,} characters; say it in fewer")
+            raise ConfigError(f"--reason has {len(answer.why):,} characters; say it in fewer")
         try:
             file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
             try:
@@ -203,7 +205,8 @@ def _answer(line: bytes) -> Answer | None:
         said = data["answer"]
         if said not in ("approve", "deny"):
             return None
-        return Answer(str(data["id"]), said == "approve", str(data.get("why", "")))
+        why, author = str(data.get("why", "")), str(data.get("author", ""))
+        return Answer(str(data["id"]), said == "approve", why, author)
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 

@@ -24,7 +24,8 @@ def authority_words(event: Event) -> str:
                 f"waits for approval, {plain(d.get('id'))}: {plain(d.get('what'))}{told}{because}"
             )
         case "answered":
-            return f"{plain(d.get('id'))} {plain(d.get('answer'))}{because}"
+            by = f" by {plain(d['by'], limit=80)}" if d.get("by") else ""
+            return f"{plain(d.get('id'))} {plain(d.get('answer'))}{by}{because}"
         case "setting-changed":
             return f"changed and not announced: {_change(d)}"
         case "expected":

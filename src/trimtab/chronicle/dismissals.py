@@ -42,6 +42,8 @@ class Dismissal:
     onset: float
     onset_row: int
     why: str
+    author: str = ""
+    """Who said so; empty in what older versions wrote."""
     undo: bool = False
 
     def fits(self, incident: Incident) -> bool:
@@ -137,6 +139,7 @@ def _of(data: Any, attempt: str) -> Dismissal | None:
             onset=float(data["onset"]),
             onset_row=int(data["onset_row"]),
             why=str(data["why"]),
+            author=str(data.get("author", "")),
             undo=data.get("undo") is True,
         )
     except (KeyError, TypeError, ValueError, OverflowError):

@@ -1,7 +1,9 @@
 """What a process was launched with: host, driver, packages, and the code as it lay there.
 
-    launch/ATTEMPT/code.diff       what differs from the commit, new source files included
-    launch/ATTEMPT/packages.txt    every installed package with its version
+    launch/NAME/code.diff       what differs from the commit, new source files included
+    launch/NAME/packages.txt    every installed package with its version
+
+NAME is the attempt of a guard that begins, or `supervise-N` of a command that is started.
 
 Facts are flat texts, so that any two launches are compared like settings; a source file that is
 not as committed is one fact, `code/train.py`, with the first digits of its hash. Only git's plain
@@ -16,6 +18,7 @@ import re
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
@@ -42,14 +45,24 @@ _NAMED = re.compile(
 """Packages whose versions are facts of their own."""
 
 
-def write_launch(root: Path, attempt: str) -> dict[str, str]:
+def write_launch(root: Path, name: str, *, argv: Sequence[str] | None = None) -> dict[str, str]:
     """Write the code and packages of this process below a run directory; return the facts.
+
+    Args:
+        root: The run directory.
+        name: Of the folder below `launch`: the attempt that begins.
+        argv: A command that is started instead; its code is looked at anew each time.
 
     Nothing is raised: what cannot be read or written is named among the facts. Cost: up to a
     second the first time in a process, by git and the list of packages; then two small files.
     """
     facts, diff, packages = _launched()
-    folder = root / "launch" / attempt
+    if argv is not None:
+        script = next((Path(a).absolute() for a in argv if _is_source(a)), None)
+        code, diff = _code(script, script.parent if script else Path.cwd())
+        told = {k: v for k, v in facts.items() if k != "commit" and not k.startswith("code")}
+        facts, diff = told | code, masked_text(diff)
+    folder = root / "launch" / name
     try:
         make_folder(folder)
         (folder / "packages.txt").write_text(packages, encoding="utf-8")
@@ -76,6 +89,10 @@ def _launched() -> tuple[dict[str, str], str, str]:
     script = Path(entry).absolute() if entry and "site-packages" not in entry else None
     code, diff = _code(script, script.parent if script else Path.cwd())
     return {k: v for k, v in {**facts, **code}.items() if v}, masked_text(diff), packages
+
+
+def _is_source(name: str) -> bool:
+    return bool(_SOURCES.search(name)) and Path(name).is_file()
 
 
 def _driver() -> str:

@@ -287,7 +287,8 @@ def event_lines(event: Event) -> Iterator[str]:
     elif event.event == "dismiss":
         onset = f"the {md(words(d.get('kind')))} of {md(number(d.get('onset')))}"
         said = f"no longer dismissed: {onset}" if d.get("undo") else f"dismissed: {onset}"
-        yield f"{at} {said}" + _because(d.get("why"))
+        author = f" ({md(d['author'])})" if d.get("author") else ""
+        yield f"{at} {said}" + _because(d.get("why")) + author
     elif event.event == "note":
         yield from note_lines(at, d)
     elif event.event in ("restart", "gave-up", "hang"):

@@ -29,7 +29,7 @@ _HOST = re.compile(
     re.IGNORECASE,
 )
 _HOST_KEYS = frozenset({"host", "hosts", "hostname", "nodelist", "node_name", "machine"})
-_PERSON_KEYS = frozenset({"author", "user", "username", "decided_by", "login"})
+_PERSON_KEYS = frozenset({"author", "by", "user", "username", "decided_by", "login"})
 _MAX_DEPTH = 40
 
 

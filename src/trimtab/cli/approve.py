@@ -7,6 +7,7 @@ from pathlib import Path
 from trimtab.chronicle.approvals import Answer, Mailbox, StagedAction, read_staged
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli.output import print_json, tell
+from trimtab.cli.reason import add_reason, author_of, reason_of
 from trimtab.errors import ConfigError
 from trimtab.text import plain
 
@@ -23,7 +24,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         "id", metavar="ID", nargs="?", default="", help="as the run tells it; without: list all"
     )
     parser.add_argument("--deny", action="store_true", help="refuse it: advice only, this time")
-    parser.add_argument("--why", default="", metavar="TEXT", help="written into the journal")
+    add_reason(parser, told="written into the journal")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"
     )
@@ -45,9 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise ConfigError(f"{arguments.path}: {arguments.id!r} is no staged action; {hint}")
     if found.answer:
         raise ConfigError(f"{arguments.path}: {found.id} is {found.answer} already")
-    why = " ".join(arguments.why.split())
     approved = not arguments.deny
-    where = Mailbox.put(arguments.path, Answer(found.id, approved, why))
+    why = reason_of(arguments, f"{'approve' if approved else 'deny'} {found.id}")
+    author = author_of(arguments)
+    where = Mailbox.put(arguments.path, Answer(found.id, approved, why, author))
     said = "approved" if approved else "denied"
     if arguments.json:
         print_json(
@@ -57,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "id": found.id,
                 "answer": said,
                 "why": why,
+                "author": author,
                 "stored_in": str(where),
             }
         )

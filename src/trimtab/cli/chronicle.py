@@ -3,11 +3,11 @@
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trimtab.chronicle.journal import Event, read_journal
-from trimtab.chronicle.lineage import Lineage, LineageAttempt, lineage_of, lineage_to_json
+from trimtab.chronicle.lineage import Lineage, lineage_of, lineage_to_json
 from trimtab.chronicle.links import linked_files, links_markdown
 from trimtab.chronicle.logbook import render_logbook
 from trimtab.chronicle.publish import Publisher
@@ -16,7 +16,7 @@ from trimtab.chronicle.settings_record import Difference, differences
 from trimtab.chronicle.stitched import AXES, stitched, write_curve
 from trimtab.cli.output import print_json, tell, tell_error, write_file
 from trimtab.errors import ConfigError, ReadError
-from trimtab.masking import masked
+from trimtab.masking import masked, masked_text
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
 from trimtab.report.curve_picture import (
@@ -75,7 +75,10 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="with Markdown and --out: pictures of the loss in FILE-pictures/ (a page has them)",
     )
     parser.add_argument(
-        "--diff", metavar=("A", "B"), nargs=2, help="print how the settings of two attempts differ"
+        "--diff",
+        metavar=("A", "B"),
+        nargs=2,
+        help="how two attempts differ, or two launches by `supervise`: supervise-1 supervise-2",
     )
     curve = parser.add_argument_group("the effective curve, without overlap")
     curve.add_argument(
@@ -132,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         record = publisher.record(record) if record is not None else None
     lineage = lineage_of(events, record)
     if arguments.diff:
-        tell(_diff(lineage, *arguments.diff))
+        tell(_diff({**_launches(events), **_attempts(lineage)}, *arguments.diff))
     elif arguments.curve is None and (arguments.change or arguments.beside):
         raise ConfigError("--change and --beside draw a picture; give --curve PATH.svg, too")
     elif arguments.curve is not None:
@@ -251,10 +254,41 @@ def _write_curve(
     return write_curve(curve, arguments.curve)
 
 
-def _diff(lineage: Lineage, one: str, other: str) -> str:
-    a, b = lineage.get(one), lineage.get(other)
+@dataclass(frozen=True, kw_only=True)
+class _Stated:
+    """What an attempt, or a launch by `supervise`, ran with."""
+
+    settings: Mapping[str, str]
+    environment: Mapping[str, str]
+    config_hash: str = ""
+
+
+def _attempts(lineage: Lineage) -> dict[str, _Stated]:
+    return {
+        a.number: _Stated(settings=a.settings, environment=a.environment, config_hash=a.config_hash)
+        for a in lineage.attempts
+    }
+
+
+def _launches(events: Sequence[Event]) -> dict[str, _Stated]:
+    """Return the launches of a supervised command, by the folder that holds their code."""
+    found = {}
+    for event in events:
+        d = event.data
+        argv, told = d.get("argv"), d.get("environment")
+        if event.event == "start" and d.get("launch") and isinstance(told, Mapping):
+            command = " ".join(map(str, argv)) if isinstance(argv, list | tuple) else ""
+            facts = {str(k): plain(v, limit=200) for k, v in told.items()}
+            found[str(d["launch"])] = _Stated(
+                settings={"command": masked_text(command)}, environment=facts
+            )
+    return found
+
+
+def _diff(known: Mapping[str, _Stated], one: str, other: str) -> str:
+    a, b = known.get(one), known.get(other)
     if a is None or b is None:
-        there = ", ".join(x.number for x in lineage.attempts[:12])
+        there = ", ".join(list(known)[:12])
         raise ConfigError(
             f"--diff: no attempt {one if a is None else other!r} in this run; it has {there}"
         )
@@ -269,7 +303,7 @@ def _diff(lineage: Lineage, one: str, other: str) -> str:
     return "\n".join([head, *lines])
 
 
-def _of_the_launch(a: LineageAttempt, b: LineageAttempt) -> tuple[Difference, ...]:
+def _of_the_launch(a: _Stated, b: _Stated) -> tuple[Difference, ...]:
     """Return what differs in machine, packages and code; a file that is as committed has no hash.
 
     The process of a launch is not compared by where it ran: restarts move from host to host.
@@ -285,7 +319,7 @@ def _of_the_launch(a: LineageAttempt, b: LineageAttempt) -> tuple[Difference, ..
 
 
 def _side(value: str | None) -> str:
-    return "not stated" if value is None else plain(value, limit=80)
+    return "not stated" if value is None else plain(value, limit=400)
 
 
 def _has_samples(directory: RunDirectory) -> bool:

@@ -1,4 +1,4 @@
-"""`trimtab dismiss RUN INCIDENT --why TEXT`: mark an incident as expected: no alarm any more."""
+"""`trimtab dismiss RUN INCIDENT --reason TEXT`: mark an incident as expected: no alarm any more."""
 
 import argparse
 
@@ -6,6 +6,7 @@ from trimtab.analysis.selection import choose_incident
 from trimtab.analysis.source import read_account, store
 from trimtab.chronicle.dismissals import Dismissal, remember
 from trimtab.cli.output import print_json, tell
+from trimtab.cli.reason import add_reason, author_of, reason_of
 from trimtab.errors import ConfigError
 from trimtab.text import plain
 
@@ -19,7 +20,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("path", metavar="RUN", help="a log or a run directory")
     parser.add_argument("incident", metavar="INCIDENT", help="its letter, onset, or KIND@ONSET")
-    parser.add_argument("--why", default="", metavar="TEXT", help="shown wherever it is told")
+    add_reason(parser, told="shown wherever it is told")
     parser.add_argument("--undo", action="store_true", help="let it be an alarm again")
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"
@@ -29,20 +30,20 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
 
 def run(arguments: argparse.Namespace) -> int:
     """Find it, write it down."""
-    if not arguments.why.strip() and not arguments.undo:
-        raise ConfigError('dismiss: no reason given; say it with --why "..."')
     account = read_account(arguments.path)
     told = account.incidents[choose_incident(account, arguments.incident)]
     incident = told.incident
     if arguments.undo and not told.dismissed:
         raise ConfigError(f"{arguments.path}: {arguments.incident} is not dismissed")
+    action = f"dismiss {arguments.incident}" + " --undo" * arguments.undo
     dismissal = Dismissal(
         attempt=incident.attempt,
         kind=incident.kind,
         severity=incident.severity,
         onset=incident.onset,
         onset_row=incident.onset_row,
-        why=" ".join(arguments.why.split()),
+        why=reason_of(arguments, action),
+        author=author_of(arguments),
         undo=arguments.undo,
     )
     where = remember(arguments.path, dismissal, store=store())
@@ -56,6 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "incident": document,
                 "dismissed": not arguments.undo,
                 "why": dismissal.why,
+                "author": dismissal.author,
                 "stored_in": str(where),
             }
         )

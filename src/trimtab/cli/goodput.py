@@ -5,6 +5,7 @@ from pathlib import Path
 
 from trimtab.cli.output import print_json, tell
 from trimtab.goodput import goodput, goodput_text
+from trimtab.goodput.account import EVALUATION_SHARE
 
 __all__ = ["add", "run"]
 
@@ -41,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
             "effective": found.effective,
             "wall_s": found.wall_s if known else None,
             "seconds": dict(found.seconds) if known else None,
+            "evaluation_above": None if found.costly_evaluation is None else EVALUATION_SHARE,
             "usual_step_s": found.usual_step_s,
             "rows": found.num_steps,
             "starts": found.num_starts if known else None,

@@ -1,7 +1,6 @@
 """`trimtab note RUN "TEXT"`: write a note, hypothesis, bug or outcome into a run's journal."""
 
 import argparse
-import getpass
 import hashlib
 import math
 import re
@@ -13,6 +12,7 @@ from trimtab.chronicle.notes import MARKS, OUTCOMES, STATUSES, attempts_in
 from trimtab.chronicle.numbering import number_key
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.cli.output import print_json, tell
+from trimtab.cli.reason import add_author, author_of
 from trimtab.crash import CRASH_CLASSES
 from trimtab.durable import make_folder
 from trimtab.errors import ConfigError, ReadError
@@ -52,7 +52,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         help="attempt it is about, or a range such as 12.0-12.4; repeatable; default: the last",
     )
     parser.add_argument("--step", metavar="N", type=int, help="step it is about")
-    parser.add_argument("--author", metavar="NAME", help="who says so; default: your login name")
+    add_author(parser)
     parser.add_argument(
         "--image", metavar="FILE", type=Path, help="a picture, copied into RUN/images"
     )
@@ -110,7 +110,7 @@ def run(arguments: argparse.Namespace) -> int:
     step = arguments.step
     if step is None:
         step = max((e.step for e in events if e.attempt == attempt), default=0)
-    told: dict[str, object] = {"author": arguments.author or _login(), "text": arguments.text}
+    told: dict[str, object] = {"author": author_of(arguments), "text": arguments.text}
     told |= _kinds_of(arguments)
     if named:
         told["affects"] = list(named)
@@ -162,13 +162,6 @@ def _result(text: str) -> tuple[str, float]:
     if not (name.strip() and equals and math.isfinite(figure)):
         raise ConfigError(f"note: --result {text}: expected NAME=NUMBER, such as lambada=0.76")
     return name.strip(), figure
-
-
-def _login() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError, ImportError):  # no entry for this user, as in many containers
-        return "unknown"
 
 
 def _take_image(path: Path, directory: RunDirectory) -> str:

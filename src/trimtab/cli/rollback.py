@@ -3,9 +3,11 @@
 import argparse
 import shlex
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trimtab.cli.output import errors_as_json, print_json
+from trimtab.cli.reason import add_reason, author_of, reason_of
 from trimtab.plan.rollback import parse_candidate
 from trimtab.surgery.apply import apply_rollback
 from trimtab.surgery.operations import Operation
@@ -53,7 +55,7 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
         default="",
         help="folder for the copies of the TensorBoard files, beside them",
     )
-    parser.add_argument("--why", default="", metavar="TEXT", help="reason, for the journal")
+    add_reason(parser, told="for the journal; needed with --apply and --undo")
     parser.add_argument(
         "--git-commit", action="store_true", help="commit that folder, and only that; no push"
     )
@@ -87,7 +89,13 @@ def _run(arguments: argparse.Namespace) -> int:
             git_commit=arguments.git_commit,
             analyse=True,
         )
-    record = apply_rollback(plan) if arguments.apply or arguments.undo else None
+    record = None
+    if arguments.apply or arguments.undo:
+        # asked for once it is known what is done; what was begun before has its reason
+        if plan.operations and not plan.blocked_by and (plan.undo or plan.resumed is None):
+            action = "undo the rollback" if plan.undo else f"rollback to {plan.to_step}"
+            plan = replace(plan, why=reason_of(arguments, action), by=author_of(arguments))
+        record = apply_rollback(plan)
     if arguments.json:
         print_json(_document(plan, record))
     else:

@@ -6,6 +6,7 @@ by row, so both give the same findings. An attempt that continues another starts
 it was at the step it resumed from, exactly as a rollback restores it.
 """
 
+import hashlib
 import math
 from collections.abc import (
     Callable,
@@ -66,7 +67,15 @@ from trimtab.errors import ConfigError, ReadError, TrimtabError
 from trimtab.kinds import KIND_BY_NAME, SEVERITIES
 from trimtab.record import RunRecord
 
-__all__ = ["DETECTORS", "Judge", "JudgeState", "judge_record", "make_judge", "rows_of"]
+__all__ = [
+    "DETECTORS",
+    "Judge",
+    "JudgeState",
+    "JudgedSoFar",
+    "judge_record",
+    "make_judge",
+    "rows_of",
+]
 
 DETECTORS: tuple[AnyDetector, ...] = (
     NonFiniteDetector(),
@@ -346,11 +355,50 @@ def make_judge(
     return Judge(with_thresholds((*DETECTORS, *further), thresholds or {}))
 
 
+class JudgedSoFar:
+    """What the last look judged of a log that grows, so that the next judges its new rows alone.
+
+    Rows that read otherwise than before, a signal that was not logged before, and a new attempt
+    have the whole log judged again.
+    """
+
+    def __init__(self) -> None:
+        """Nothing was judged yet."""
+        self.state: JudgeState | None = None
+        self.findings: tuple[Finding, ...] = ()
+        self._judge: Judge | None = None
+        self._num_rows = 0
+        self._seen: tuple[object, ...] = ()
+
+    def rows_done(self, record: RunRecord, judge: Judge, rows: Rows) -> int:
+        """Return how many rows need not be judged again."""
+        num = self._num_rows
+        same = judge == self._judge and num <= len(rows)
+        return num if same and self._seen == _identity(record, rows, num) else 0
+
+    def keep(
+        self, record: RunRecord, judge: Judge, rows: Rows, state: JudgeState, found: list[Finding]
+    ) -> None:
+        """Note what was judged."""
+        self.state, self.findings, self._judge = state, tuple(found), judge
+        self._num_rows = len(rows)
+        self._seen = _identity(record, rows, len(rows))
+
+
+def _identity(record: RunRecord, rows: Rows, num: int) -> tuple[object, ...]:
+    """Return what tells whether the first rows are those of an earlier look."""
+    parts = (rows.step[:num], rows.values[:num], rows.present[:num])
+    digests = [hashlib.blake2b(np.ascontiguousarray(a).data).digest() for a in parts]
+    begins = [(a.first_row, a.number, a.parent, a.parent_step) for a in record.attempts]
+    return (*digests, *begins)
+
+
 def judge_record(
     record: RunRecord,
     judge: Judge | None = None,
     *,
     before: MutableMapping[int, JudgeState] | None = None,
+    so_far: JudgedSoFar | None = None,
 ) -> tuple[Finding, ...]:
     """Return all findings on a record, in row order, each attempt judged from where it resumed.
 
@@ -359,6 +407,7 @@ def judge_record(
         judge: The detectors to use; None: the built-in ones.
         before: Rows whose state is wanted; each gets the state in which `judge.seeing` of what the
             record logs meets it.
+        so_far: Of the last look at the same log; not with `before`.
     """
     judge = (judge or Judge()).seeing(record.columns)
     wanted = set() if before is None else {row for row in before if 0 <= row < record.num_rows}
@@ -368,9 +417,13 @@ def judge_record(
     resumed = set(forks.values())
     kept: dict[int, JudgeState] = {}
     findings: list[Finding] = []
-    state = judge.start()
-    cuts = {0, len(rows), *begins, *(row + 1 for row in resumed), *wanted}
-    for first, end in pairwise(sorted(cuts)):
+    state, done = judge.start(), 0
+    if so_far is not None and so_far.state is not None:
+        done = so_far.rows_done(record, judge, rows)
+    if done and so_far is not None and so_far.state is not None:
+        state, findings = so_far.state, [*so_far.findings]
+    cuts = {done, len(rows), *begins, *(row + 1 for row in resumed), *wanted}
+    for first, end in pairwise(sorted(cut for cut in cuts if cut >= done)):
         if first in begins:
             # what a rollback does live: the judge goes back with the run
             state = kept.get(forks[begins[first]], judge.start())
@@ -383,6 +436,8 @@ def judge_record(
         if end - 1 in resumed:
             # states are values, so keeping one costs a reference
             kept[end - 1] = state
+    if so_far is not None:
+        so_far.keep(record, judge, rows, state, findings)
     return tuple(findings)
 
 

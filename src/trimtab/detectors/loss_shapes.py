@@ -117,12 +117,9 @@ def _attempts(record: RunRecord) -> list[Rows]:
 
 def late_stall_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt whose loss stands still from somewhere to its end."""
+    found = ((rows, _late_stall(record, rows)) for rows in _attempts(record))
     # Behind a fall without a reason there is nothing left to fall.
-    found = (
-        None if _too_low(record, rows) is not None else _late_stall(record, rows)
-        for rows in _attempts(record)
-    )
-    return tuple(f for f in found if f is not None)
+    return tuple(f for rows, f in found if f is not None and _too_low(record, rows) is None)
 
 
 def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:

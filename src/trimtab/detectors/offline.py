@@ -10,7 +10,7 @@ from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.explained_rises import as_explained
 from trimtab.detectors.hindsight import hindsight_findings
-from trimtab.detectors.judge import Judge, JudgeState, judge_record
+from trimtab.detectors.judge import Judge, JudgedSoFar, JudgeState, judge_record
 from trimtab.detectors.learned_by_heart import as_text
 from trimtab.detectors.loss_shapes import (
     flat_window_findings,
@@ -93,6 +93,7 @@ def all_findings(
     hindsight: bool = True,
     grows: bool = False,
     before: MutableMapping[int, JudgeState] | None = None,
+    so_far: JudgedSoFar | None = None,
 ) -> tuple[Finding, ...]:
     """Return the findings of every detector on a derived record.
 
@@ -103,9 +104,11 @@ def all_findings(
         hindsight: False: only what the guard would have said.
         grows: Whether more rows will come; hindsight then leaves the last `UNSETTLED_ROWS` alone.
         before: Rows whose state of the judge is wanted, as for `judge_record`.
+        so_far: Of the last look at a log that grows, as for `judge_record`.
     """
     moved = sensitivity or Sensitivity()
-    findings = judge_record(record, moved.judge() if judge is None else judge, before=before)
+    judge = moved.judge() if judge is None else judge
+    findings = judge_record(record, judge, before=before, so_far=so_far)
     is_distance = _is_distance(record)
     if hindsight:
         findings = as_text(record, findings)

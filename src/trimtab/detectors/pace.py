@@ -7,7 +7,9 @@ of the last four calm blocks, beyond `threshold_sigma` times the spread from blo
 when its lower quartile lies above their upper quartiles: a pace that swings between two values in
 healthy times is not slow for swinging. Two slow blocks in a row are a slowdown. It ends when a
 block is back; sixteen slow blocks make the new level (reported once). One that ended before that is
-a note.
+a note. So is a run of 16 rows in a row, however they lie in the blocks, that are all
+slower by half of `slow_share` and than the usual upper quartile, and whose median is slow as a
+block's would be.
 
 A single row at `stall_factor` times its level (a save, an evaluation, the compilation at the first
 step) is a note, reported only when it is twice as slow as all before. At `hang_s` and `hang_factor`
@@ -65,6 +67,12 @@ class Pace:
     slow_row: int = 0
     slow_step: float = 0.0
     slow_y: float = 0.0
+    run: tuple[float, ...] = ()
+    """Rows that are slow one after the other, oldest first, where they began, and whether it was
+    reported; no more than a block of them is kept."""
+    run_row: int = 0
+    run_step: float = 0.0
+    run_told: bool = False
 
 
 @dataclass(frozen=True)
@@ -158,9 +166,14 @@ class PaceDetector:
             # a block without a stalled row cannot change the state of single rows: take it at once
             whole = p.num_rows == 0 and len(p.past) and not p.slow_rows and at + size <= len(places)
             block = [y for y, _ in scaled[at : at + size]] if whole else []
-            if block and max(block) - p.level < stall:
+            ahead = self._run_after(p, block) if block and max(block) - p.level < stall else None
+            if ahead is not None:
                 first, row = rows.row(places[at]), rows.row(places[at + size - 1])
-                p = changed(p, first_row=first.index, first_step=first.step)
+                if ahead:
+                    begun = rows.row(places[at + size - ahead])
+                    p = changed(p, run_row=begun.index, run_step=begun.step)
+                run = tuple(block[size - ahead :])
+                p = changed(p, first_row=first.index, first_step=first.step, run=run)
                 p, found = self._block(i, p, row, np.array(block), scaled[at + size - 1][1])
                 at += size
             else:
@@ -174,8 +187,41 @@ class PaceDetector:
         self, i: int, p: Pace, row: Row, value: float, y: float, offset: float
     ) -> tuple[Pace, list[Finding]]:
         p, single = self._single(i, p, row, value, y, offset)
+        p, run = self._run(i, p, row, y, offset)
         p, lasting = self._take(i, p, row, y, offset)
-        return p, single + lasting
+        return p, single + run + lasting
+
+    def _run_bar(self, p: Pace) -> float:
+        """Return what every row of a slow run lies above."""
+        return max(p.level + math.log1p(self.slow_share) / 2, median(p.high[-4:]))
+
+    def _run_after(self, p: Pace, block: list[float]) -> int | None:
+        """Return how many rows at the end of a block are slow; None: row by row is needed."""
+        bar = self._run_bar(p)
+        lead = next((n for n, y in enumerate(block) if y <= bar), len(block))
+        if p.run_told or len(p.run) + lead >= self.block_rows:
+            return None
+        return next(n for n, y in enumerate(reversed(block)) if y <= bar)
+
+    def _run(
+        self, i: int, p: Pace, row: Row, y: float, offset: float
+    ) -> tuple[Pace, list[Finding]]:
+        """Count the rows that are slow one after the other, and report as many as a block."""
+        if len(p.past) < self.min_blocks:
+            return p, []
+        if y <= self._run_bar(p):
+            # What blocks have reported as slow ends with them.
+            ended = p.run_told and len(p.flagged) < 2
+            found = [self._run_finding(i, p, row, offset, ended=True)] if ended else []
+            return (changed(p, run=(), run_told=False) if p.run else p), found
+        if not p.run:
+            p = changed(p, run_row=row.index, run_step=row.step)
+        p = changed(p, run=(*p.run[1 - self.block_rows :], y))
+        shift = median(np.array(p.run)) - p.level
+        if p.run_told or len(p.run) < self.block_rows or not self._is_slow(p, shift):
+            return p, []
+        p = changed(p, run_told=True)
+        return p, [self._run_finding(i, p, row, offset)]
 
     def _single(
         self, i: int, p: Pace, row: Row, value: float, y: float, offset: float
@@ -247,11 +293,9 @@ class PaceDetector:
         ref = p.ref if p.onset_row >= 0 else p.level
         if p.onset_row < 0 and block - ref <= math.log1p(self.slow_share):
             return self._calm(p, block, high), []
-        moves = np.diff(p.past)
-        spread = difference_sigma(moves) if len(moves) else 0.0
         shift = block - ref
-        z = shift / max(spread, self.floor)
-        slow = shift > math.log1p(self.slow_share) and z > self.threshold_sigma
+        z = shift / self._spread(p)
+        slow = self._is_slow(p, shift)
         # the lower quartile above the usual upper one: not slow for a few slow rows
         slow = slow and low > median(p.high[-4:]) and len(p.past) >= self.min_blocks
         if p.onset_row < 0 and not slow:
@@ -278,8 +322,16 @@ class PaceDetector:
             # the last blocks are the new level; earlier ones may still be on the way to it
             kept = flagged[-4:]
             new = replace(p, onset_row=-1, flagged=np.zeros(0), past=kept, high=kept.copy())
+            new = changed(new, run=(), run_told=False)
             return replace(new, level=median(kept)), told
         return p, [self._finding(i, p, row, "open", offset)] if len(flagged) == 2 else []
+
+    def _spread(self, p: Pace) -> float:
+        moves = np.diff(p.past)
+        return max(difference_sigma(moves) if len(moves) else 0.0, self.floor)
+
+    def _is_slow(self, p: Pace, shift: float) -> bool:
+        return shift > max(math.log1p(self.slow_share), self.threshold_sigma * self._spread(p))
 
     def _calm(self, p: Pace, block: float, high: float) -> Pace:
         past, high_blocks = joined(p.past, block, _PAST), joined(p.high, high, _PAST)
@@ -324,6 +376,37 @@ class PaceDetector:
                 f"{self.signals[i]} {usual:.4g} → {value:.4g}, {math.exp(min(y - level, 700.0)):.3g}"
                 " times as "
                 f"slow{', then the run continued' if hang else ''}"
+            ),
+        )
+
+    def _run_finding(
+        self, i: int, p: Pace, row: Row, offset: float, *, ended: bool = False
+    ) -> Finding:
+        """Return the note on a run of slow rows, of which the last ones are kept."""
+        y = median(np.array(p.run))
+        value, usual = self._unit(i, y, offset), self._unit(i, p.level, offset)
+        return Finding(
+            detector=f"{self.name}-run",
+            kind="slowdown",
+            signal=self.signals[i],
+            severity="info",
+            row=row.index,
+            step=row.step,
+            onset_row=p.run_row,
+            onset=p.run_step,
+            peak_row=p.run_row,
+            peak=p.run_step,
+            end_row=row.index if ended else None,
+            end=row.step if ended else None,
+            value=value,
+            expected=usual,
+            score=(y - p.level) / self._spread(p),
+            direction="down" if i else "up",
+            closed=ended,
+            text=(
+                f"{self.signals[i]} {usual:.4g} → {value:.4g}: {math.expm1(y - p.level):.0%} more"
+                f" time per step for {row.index - p.run_row + (not ended)} rows"
+                f"{', then back' if ended else ' so far'}"
             ),
         )
 

@@ -11,7 +11,8 @@ A flat loss is a fault only where it had reason to fall, which three things show
   against the logarithm of the row, had it falling, and the learning rate is above a tenth of its
   peak;
 * it stalls from the start of an attempt whose settings differ from those of its parent: the same
-  test, with the rows of the parent before the resume as the rows before.
+  test, with the rows of the parent before the resume as the rows before; or from the row at which
+  a logged weight decay, or another setting of `setting_change`, moved for the last time.
 
 Flat means less than a quarter of the expected fall, and short of it by four times what noise
 explains (block medians, autocorrelation included). Needs 200 rows of the loss in the attempt for
@@ -31,6 +32,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.setting_change import SettingChangeDetector
 from trimtab.record import Attempt, RunRecord
 from trimtab.signals.robust import (
     dependent_blocks_sigma,
@@ -87,7 +89,7 @@ def plateau_findings(record: RunRecord) -> tuple[Finding, ...]:
     for index in range(len(record.attempts)):
         rows = _loss_rows(record, index)
         found = _knee(record, rows) or _after_change(record, index, rows)
-        found = found or _late_stall(record, index, rows)
+        found = found or _after_setting(record, index, rows) or _late_stall(record, index, rows)
         if found is not None:
             findings.append(found)
     return tuple(findings)
@@ -207,6 +209,32 @@ def _after_change(record: RunRecord, index: int, rows: Rows) -> Finding | None:
     if stall is None:
         return None
     return _stall_finding(record, rows, stall, f"since {changed}")
+
+
+def _after_setting(record: RunRecord, index: int, rows: Rows) -> Finding | None:
+    """Compare the rows under the last change of a logged setting with those before it."""
+    span, changes = record.rows_of(index), list[tuple[int, str]]()
+    for name in SettingChangeDetector().signals:
+        column = record.columns.get(name)
+        logged = column.finite_rows(span) if column is not None else rows[:0]
+        values = column.values[logged] if column is not None else np.zeros(0)
+        moved = np.flatnonzero(np.diff(values)) + 1
+        # One that moves all the time follows a schedule.
+        if len(moved) and (len(moved) < 2 or moved[-1] - moved[-2] >= MIN_STALL_ROWS):
+            at = int(moved[-1])
+            changes.append((int(logged[at]), f"{name} {values[at - 1]:g} → {values[at]:g}"))
+    if not changes:
+        return None
+    first = max(row for row, _ in changes)
+    before, here = rows[rows < first], rows[rows >= first]
+    if len(here) < MIN_STALL_ROWS or not _lr_is_up(record, index, here):
+        return None
+    loss = record.columns["loss"].values
+    stall = _stall(loss[before[-BEFORE_WINDOWS * len(here) :]], loss[here], len(before))
+    if stall is None:
+        return None
+    changed = ", ".join(text for row, text in changes if row == first)
+    return _stall_finding(record, here, stall, f"since {changed}")
 
 
 def _changes(parent: Attempt, child: Attempt) -> str:

@@ -178,8 +178,10 @@ def _where_it_ends(record: RunRecord, rows: Rows, stretch: Rows, n: int) -> list
 
 def _follows(child: Floats, stretch: Floats, n: int) -> bool:
     """Whether the next rows after `n` still go with the stretch."""
+    if len(child) - n <= BLOCK_ROWS:  # of a log that grows, or a stretch that ends with the past
+        return False
     x, y = _steps(child[n : n + MIN_ROWS]), _steps(stretch[n : n + MIN_ROWS])
-    norm = math.sqrt(float(x @ x) * float(y @ y)) if len(x) >= BLOCK_ROWS else 0.0
+    norm = math.sqrt(float(x @ x) * float(y @ y))
     return norm > 0 and float(x @ y) / norm > MIN_CORRELATION
 
 

@@ -32,6 +32,8 @@ _HANG_EXTRA_S = 8.0
 """A silence of 3 usual times + 8 s is a hang; the limit of `trimtab supervise`."""
 _MIN_GAPS = 5
 _SECTIONS = ("checkpoint", "evaluation")
+EVALUATION_SHARE = 0.02
+"""Of the time, above which evaluation is a warning: what people of large runs budgeted for it."""
 
 MarkKind = Literal["start", "step", "begin", "end", "section", "stop", "back"]
 
@@ -83,6 +85,12 @@ class GoodputAccount:
     def effective(self) -> float | None:
         """Share of the wall time that went into steps that count, 0 to 1; None: unknown."""
         return self.seconds["training"] / self.wall_s if self.wall_s > 0 else None
+
+    @property
+    def costly_evaluation(self) -> float | None:
+        """Share of the wall time that evaluation took, where it is above `EVALUATION_SHARE`."""
+        share = self.seconds["evaluation"] / self.wall_s if self.wall_s > 0 else 0.0
+        return share if share > EVALUATION_SHARE else None
 
     @property
     def largest_loss(self) -> str:

@@ -29,8 +29,6 @@ _DO = {
     "numeric": "trimtab inspect says which incident, and what would avoid the next one",
     "untold": "log with times, and lines when saving and evaluation begin and end",
 }
-_WORTH_A_LINE = 0.02
-"""Share of the time from which evaluation on gets a line of its own. Ours."""
 
 
 def duration_text(seconds: float) -> str:
@@ -59,9 +57,11 @@ def goodput_text(found: GoodputAccount) -> str:
     lines = [f"effective {100 * found.effective:.1f} % {whole} {duration_text(found.wall_s)}{lost}"]
     if largest:
         lines.append(f"  do: {_DO[largest]}")
-    evaluated = found.seconds["evaluation"] / found.wall_s
-    if evaluated >= _WORTH_A_LINE:
-        lines.append(f"  do: evaluate half as often: that saves {50 * evaluated:.1f} % of the time")
+    if (evaluated := found.costly_evaluation) is not None:
+        lines += [
+            f"  warning: evaluation takes {100 * evaluated:.1f} % of the time, above 2 %",
+            f"  do: evaluate half as often: that saves {50 * evaluated:.1f} % of the time",
+        ]
     lines.append("")
     for name, what in CAUSES.items():
         seconds = found.seconds[name]

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
+from trimtab.readers.chatter import Chatter
 from trimtab.readers.line_layout import LaidOut, Layouts, RecordLayout, learn_record
 from trimtab.readers.megatron_units import MegatronFork, settle_units
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
@@ -112,6 +113,7 @@ class _Parse:
     """Step -> rank that printed it, when, and what."""
 
     layouts: Layouts = field(default_factory=Layouts)
+    chatter: Chatter = field(default_factory=Chatter)
     unread: Counter[str] = field(default_factory=Counter)
     """Keys that no alias knows, and how many records have a number under each."""
 
@@ -136,7 +138,9 @@ class _Parse:
         for at, kind in enumerate(found.kinds.tolist()):
             if kind >= 0:
                 run.append(at)
-            elif not _is_inert(lines[at]):
+            elif _is_inert(lines[at]):
+                self.chatter.see(lines[at])
+            else:
                 self._see_run(lines, run, found)
                 run = []
                 self.see(lines[at])
@@ -235,6 +239,7 @@ class _Parse:
         elif ("..." in line or "…" in line) and _ELISION.fullmatch(line):
             self.num_elisions += 1
             return
+        self.chatter.see(line)
         self.sections.see(line)
 
     def _see_record(self, line: str, match: re.Match[str]) -> None:
@@ -350,6 +355,7 @@ class _Parse:
     def note(self) -> None:
         """Add a note for each kind of record that was left out."""
         notes = self.builder.notes
+        notes.extend(self.chatter.notes(self.builder.num_rows))
         if self.num_rank_repeats:
             notes.append(
                 f"{counted(self.num_rank_repeats, 'record')} repeated by other ranks left out"

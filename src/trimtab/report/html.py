@@ -43,7 +43,6 @@ from trimtab.report.sections import (
 )
 from trimtab.report.wording import (
     header_sentence,
-    read_time,
 )
 from trimtab.text import number, plain
 from trimtab.version import __version__
@@ -76,7 +75,7 @@ def render_html(account: RunAccount, *, title: str, served: str | None = None) -
         version=__version__,
         title=text(title),
         style=style,
-        facts=text(f"{header_sentence(account)} · {read_time(account.read_s)}"),
+        facts=text(header_sentence(account)),
         severity=standing(account),
         state=text(state_sentence(account)),
         lead=_lead(account),
@@ -97,7 +96,7 @@ def _lead(account: RunAccount) -> str:
     code = f" <code>{text(flags)}</code>" if flags else ""
     do = f'<p class="lead"><b>Do</b> {text(deed)}{code}</p>' if deed else ""
     context = context_sentence(account)
-    said = [("Saved", saved_sentence(account)), ("Cost", cost_sentence(account))]
+    said = [("Guard", saved_sentence(account)), ("Cost", cost_sentence(account))]
     told = "".join(f'<p class="lead"><b>{name}</b> {text(s)}</p>' for name, s in said if s)
     return (
         do
@@ -170,13 +169,15 @@ def page_data(account: RunAccount) -> dict[str, Any]:
     record = account.record
     steps = _Steps()
     panels = [_panel(p, steps) for p in make_panels(account)]
-    heats = [_heat(h, steps) for h in make_heats(record, account.layers)]
+    heats = make_heats(record, account.layers)
+    seen = [bool(np.isfinite(h.medians).any()) for h in heats]
+    panels += [_no_heat(h) for h, drawn in zip(heats, seen, strict=True) if not drawn]
     return {
         "axis": axis_word(record),
         "range": list(step_range(record)),
         "attempts": [{"number": plain(a.number), "trial": a.trial} for a in record.attempts],
         "panels": panels,
-        "heats": heats,
+        "heats": [_heat(h, steps) for h, drawn in zip(heats, seen, strict=True) if drawn],
         "xs": steps.arrays,
         "bands": [
             {
@@ -223,6 +224,14 @@ class _Steps:
             self._index[key] = len(self.arrays)
             self.arrays.append([int(v) if v.is_integer() else v for v in x.tolist()])
         return self._index[key]
+
+
+def _no_heat(heat: Heat) -> dict[str, object]:
+    """Return a line in place of a picture: in a model without attention its logits have none."""
+    panel = Panel(
+        name=f"{heat.name} per block", title=heat.title, unit="", scale="linear", stretches=()
+    )
+    return {**panel.labels(), "strip": "no finite value", "stretches": [], "dots": []}
 
 
 def _panel(panel: Panel, steps: _Steps) -> dict[str, object]:

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,11 +13,10 @@ from trimtab.analysis.timeline import answers
 from trimtab.chronicle.journal import Event
 from trimtab.record import RunRecord, axis_word
 from trimtab.report.wording import capital, final_loss
-from trimtab.text import action_values, action_words, number, plain, reworded, verdict_text
+from trimtab.text import action_words, number, reworded, verdict_text
 
 __all__ = ["cost_sentence", "saved_of", "saved_sentence"]
 
-_ONLY_FOR_RECORD = frozenset({"num_samples", "lr_from_step"})
 _AGAIN = re.compile(r", again after \S+ [\d.]+")
 _CLEAR_RISE = 0.1
 """A loss that rose by a smaller share of itself is not told as a rise. Ours."""
@@ -39,7 +38,10 @@ def saved_sentence(account: RunAccount) -> str:
             parts.append(f"{len(dealt) - 1} more dealt with.")
     if open_:
         what = "incident" if open_ == 1 else "incidents"
-        parts.append(f"{number(open_)} {what} acted on without a proven cure.")
+        worst = min(i for i in done if i not in past)
+        deeds = [action_words(e.step, e.data) for e in done[worst] if e.event == "action"]
+        told = f": {deeds[-1]}" if deeds else ""
+        parts.append(f"{number(open_)} {what} acted on without a proven cure{told}.")
     return " ".join(parts)
 
 
@@ -76,37 +78,16 @@ def _saved(
     since = f"{capital(what)} at {axis} {number(onset)}{worst}."
     worked = [e for e in events if e.event == "outcome" and e.data.get("verdict") == "worked"]
     action = next((e for e in reversed(events) if e.event == "action"), None)
-    deed = "Its branch was given up" if action is None else capital(_deed(action))
+    deed = (
+        "Its branch was given up"
+        if action is None
+        else capital(action_words(action.step, action.data))
+    )
     said = verdict_text(worked[-1].data)[1] if worked else ""
     proof = f"; since then {said}" if said else ""
     last = final_loss(record)
     now = "" if last is None else f" The loss is {number(last[1])} at {axis} {number(last[0])}."
     return f"{since} {deed}{proof}.{now}"
-
-
-def _deed(action: Event) -> str:
-    """Return what an action did, as a sentence in the past: `rolled back to step 880, ...`."""
-    values = action.data.get("values")
-    if not isinstance(values, Mapping) or "to_step" not in values:
-        return action_words(action.step, action.data)
-    known = dict(values)
-    parts = [f"rolled back to step {_said(known.pop('to_step'))}"]
-    samples = known.pop("skip_samples", None)
-    if isinstance(samples, list | tuple) and len(samples) == 2:
-        parts.append(f"left out samples {_said(samples[0])} to {_said(samples[1])}")
-    factors = {known.pop(key, None) for key in ("lr_factor", "factor")} - {None, 1}
-    parts += [f"multiplied the learning rate by {_said(f)}" for f in factors]
-    if known.get("lr_limit") is not None:
-        parts.append(f"held the learning rate at {_said(known.pop('lr_limit'))}")
-    put_back = plain(known.pop("put_back", None), limit=120).replace("_", " ")
-    known = {k: v for k, v in known.items() if k not in _ONLY_FOR_RECORD and v is not None}
-    rest = action_values(known)
-    said = " and ".join((", ".join(parts[:-1]), parts[-1]) if parts[1:] else parts)
-    return said + (f", with {put_back}" if put_back else "") + (f" ({rest})" if rest else "")
-
-
-def _said(value: object) -> str:
-    return number(value) if isinstance(value, int | float) else plain(value, limit=80)
 
 
 def _worst(record: RunRecord, ia: IncidentAccount) -> str:

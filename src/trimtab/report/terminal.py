@@ -26,6 +26,7 @@ from trimtab.report.wording import (
     final_loss,
     header_sentence,
     info_sentence,
+    last_benchmark,
     not_judged,
     read_time,
     tell,
@@ -309,6 +310,7 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
             else "no train loss logged"
         )
     )
+    ending = " · ".join(part for part in (ending, last_benchmark(record)) if part)
     found = "no incident that needs action"
     if record.num_rows and not record.num_loss_rows:
         found = f"{number(record.num_rows)} rows, nothing found in the other signals"

@@ -35,6 +35,7 @@ __all__ = [
     "final_loss",
     "header_sentence",
     "info_sentence",
+    "last_benchmark",
     "not_judged",
     "read_time",
     "tell",
@@ -202,6 +203,18 @@ def final_loss(record: RunRecord) -> tuple[float, float] | None:
         return None
     rows = rows[column.present[rows]]
     return (float(record.step[rows[-1]]), float(column.values[rows[-1]])) if len(rows) else None
+
+
+def last_benchmark(record: RunRecord) -> str:
+    """Return the last value of a benchmark or another score on held-out data; empty: none."""
+    column = record.columns.get("eval_score")
+    rows = record.lineage_rows()
+    rows = rows[column.present[rows]] if column is not None else rows[:0]
+    if column is None or not len(rows):
+        return ""
+    value, step = float(column.values[rows[-1]]), float(record.step[rows[-1]])
+    key = record.keys.get("eval_score", "eval_score")
+    return f"{key} {number(value)} at {axis_word(record)} {number(step)}"
 
 
 def verdict_word(account: RunAccount) -> str:

@@ -23,6 +23,7 @@ from trimtab.chronicle.stitched import AXES, stitched
 from trimtab.errors import ConfigError
 from trimtab.record import RunRecord, axis_word
 from trimtab.report.panels import Panel, PanelLabels, Stretch, make_panels, step_range
+from trimtab.serve.appended import Appended
 from trimtab.signals import derive
 from trimtab.text import plain
 
@@ -42,6 +43,7 @@ Floats = NDArray[np.float64]
 LONG_ROWS = 32_768
 """A shorter stretch is looked at whole: that takes less than a millisecond."""
 _FACTOR, _LEVELS = 8, 4
+_NONE = np.zeros(0)
 _NUMBERS, _WORDS = "numbers.f64", "meta.json"
 MAX_BAD = 2_000
 """Marks of values that are not finite, for each stretch: a picture has no room for more."""
@@ -216,10 +218,10 @@ class Window:
 class Curves:
     """The rows of one run, mapped."""
 
-    def __init__(self, meta: CurvesMeta, numbers: Floats) -> None:
-        """Keep both; `open` reads them."""
+    def __init__(self, meta: CurvesMeta, numbers: Floats, appended: Appended | None = None) -> None:
+        """Keep them; `open` reads them."""
         self.meta = meta
-        self._numbers = numbers
+        self._numbers, self._appended = numbers, appended
         self._panels = {p["name"]: p for p in meta["panels"]}
 
     @classmethod
@@ -235,11 +237,15 @@ class Curves:
             return cls(meta, np.zeros(0))
         return cls(meta, np.memmap(file, dtype=np.float64, mode="r"))
 
+    def with_appended(self, appended: Appended) -> "Curves":
+        """Return the same rows, and what was appended to the log since."""
+        return Curves(self.meta, self._numbers, appended)
+
     @property
     def range(self) -> tuple[float, float]:
         """First and last step of all attempts."""
         low, high = self.meta["range"]
-        return low, high
+        return low, high if self._appended is None else max(high, self._appended.step)
 
     @property
     def signals(self) -> dict[str, str]:
@@ -254,11 +260,12 @@ class Curves:
         return self._numbers[place[0] : place[0] + place[1]]
 
     def parts(
-        self, signal: str, key: Literal["stretches", "dots"] = "stretches"
+        self, signal: str, key: Literal["stretches", "dots"] = "stretches", by: str = "step"
     ) -> Iterator[MappedStretch]:
-        """Yield the stretches of a signal; none where it was not recorded."""
+        """Yield the stretches of a signal that lie on an axis; none where it was not recorded."""
         panel = self._panels.get(signal)
-        for s in () if panel is None else panel[key]:
+        places = () if panel is None else panel[key]
+        for s in places:
             arrays = [self._array(p) for p in s["levels"]]
             yield MappedStretch(
                 attempt=s["a"],
@@ -268,6 +275,20 @@ class Curves:
                 y=self._array(s["y"]),
                 levels=tuple(zip(arrays[::2], arrays[1::2], strict=True)),
                 bad=self._array(s["bad"]),
+            )
+        # what tokens and times its steps stand for is known once the log is read whole again
+        if by == "step" and any(s["live"] for s in places) and self._appended is not None:
+            name = "val_loss" if key == "dots" else signal
+            x, y = self._appended.rows.get(name, (_NONE, _NONE))
+            finite = np.isfinite(y)
+            yield MappedStretch(
+                attempt=max(s["a"] for s in places if s["live"]),
+                live=True,
+                trial=False,
+                x=x,
+                y=np.where(finite, y, np.nan),
+                levels=(),
+                bad=x[~finite],
             )
 
     def along(self, by: str, step: Floats) -> Floats:
@@ -288,7 +309,7 @@ class Curves:
 
     def limits(self, signal: str, by: str) -> tuple[float, float] | None:
         """Return the first and last place of a signal on the main line; None: there is none."""
-        ends = [(p.x[0], p.x[-1]) for p in self.parts(signal) if p.live and len(p.x)]
+        ends = [(p.x[0], p.x[-1]) for p in self.parts(signal, by=by) if p.live and len(p.x)]
         if not ends:
             return None
         both = np.array([min(a for a, _ in ends), max(b for _, b in ends)])

@@ -18,6 +18,7 @@ from trimtab.report.html import render_html
 from trimtab.report.incident_page import incident_html
 from trimtab.report.overview import overview_line
 from trimtab.report.saved import cost_sentence, saved_sentence
+from trimtab.serve.appended import ReadMark
 from trimtab.serve.curves import write_curves
 from trimtab.text import plain
 
@@ -36,6 +37,8 @@ class ReadRun:
     """Where `Curves.open` finds its rows; empty where it cannot be read."""
     error: str = ""
     facts: dict[str, object] = field(default_factory=dict)
+    mark: ReadMark | None = None
+    """Up to where it was read; None where what is appended cannot be read alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +71,7 @@ def _records(source: str) -> Iterator[tuple[str, RunRecord | ReadError]]:
 def read_source(source: str, folder: str) -> tuple[ReadRun, ...]:
     """Read a source and write the rows of its runs into folders below `folder`."""
     found = []
+    begun = ReadMark.before(source)
     for k, (name, outcome) in enumerate(_records(source)):
         if isinstance(outcome, ReadError):
             found.append(ReadRun(name=name, error=_told(outcome)))
@@ -79,7 +83,8 @@ def read_source(source: str, folder: str) -> tuple[ReadRun, ...]:
             reason = f"{place}: cannot be written ({error.strerror}); make room there"
             found.append(ReadRun(name=name, error=reason))
             continue
-        found.append(ReadRun(name=name, folder=str(place), facts=facts))
+        mark = begun.after(outcome) if begun is not None and name == source else None
+        found.append(ReadRun(name=name, folder=str(place), facts=facts, mark=mark))
     return tuple(found)
 
 
@@ -93,7 +98,7 @@ def judge_source(
         ids: (id, title) of each run by its name.
         folder: Below it each run gets a folder.
     """
-    os.nice(5)  # the server and the readers go first
+    os.nice(15)  # the server and the readers go first
     found = []
     for name, outcome in _records(source):
         if name not in ids:

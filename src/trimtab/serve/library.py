@@ -14,13 +14,16 @@ import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar, TypeVarTuple
+
+import numpy as np
 
 from trimtab.masking import masked_text
 from trimtab.readers.folders import FolderCount, files_under, runs_under
 from trimtab.report.overview import shortened_together
+from trimtab.serve.appended import Appended, ReadMark, read_appended
 from trimtab.serve.curves import Curves
 from trimtab.serve.jobs import JudgedRun, ReadRun, judge_source, read_source
 from trimtab.text import plain
@@ -37,9 +40,9 @@ LOOK_S = 0.5
 QUIET_LOOK_S = 5.0
 """The same for all others; and for new runs."""
 _RECENT_S = 3_600.0
-_READING_SHARE = 0.5
-"""Largest share of the time that a growing run is being read: a log that takes 4 s to read is read
-every 8 s."""
+_READING_SHARE, _WHOLE_SHARE = 0.5, 0.02
+"""Largest share of the time that a growing run is being read whole: a log that takes 4 s to read is
+read every 8 s. The second one where what is appended can be read alone meanwhile."""
 _JUDGING_SHARE = 0.1
 MAX_CACHE_BYTES = 4 << 30
 """Rows on disk; the runs that nobody looked at for longest are dropped and read again on demand."""
@@ -59,6 +62,11 @@ class Source:
     reading: bool = False
     judging: bool = False
     stale_rows: bool = True
+    """It changed since it was last looked into."""
+    stale_whole: bool = False
+    """What was appended was read alone since it was last read whole."""
+    mark: ReadMark | None = None
+    """Where that begins."""
     stale_verdict: bool = True
     version: int = 0
     read_s: float = 0.0
@@ -79,6 +87,8 @@ class Run:
     verdict_version: int = 0
     used_at: float = 0.0
     size_bytes: int = 0
+    appended: Appended | None = None
+    """Rows that were written since it was read whole."""
 
     def listed(self) -> dict[str, object]:
         """Return the line of the list as JSON values."""
@@ -195,7 +205,7 @@ class Library:
                 run.read, run.source.stale_rows = None, True
                 return None
             self._opened[run.id] = held
-        return held[1]
+        return held[1] if run.appended is None else held[1].with_appended(run.appended)
 
     def listed(self) -> list[dict[str, object]]:
         """Return all runs as JSON values, those that ask for action first."""
@@ -281,11 +291,13 @@ class Library:
         reading = sum(s.reading for s in order)
         judging = sum(s.judging for s in order)
         for source in order:
-            if source.stale_rows and not source.reading and now >= source.read_after:
+            alone = source.stale_rows and source.mark is not None
+            stale = source.stale_rows or source.stale_whole
+            if stale and not source.reading and (alone or now >= source.read_after):
                 if reading < 2:
                     reading += 1
                     source.reading, source.stale_rows = True, False
-                    self._spawn(self._read(source))
+                    self._spawn(self._read_appended(source) if alone else self._read(source))
             elif (
                 source.stale_verdict
                 and not source.reading
@@ -298,8 +310,26 @@ class Library:
                 source.judging, source.stale_verdict = True, False
                 self._spawn(self._judge(source))
 
+    async def _read_appended(self, source: Source) -> None:
+        assert source.mark is not None
+        try:
+            found = await self._run(self._readers, read_appended, source.mark)
+        finally:
+            source.reading = False
+        source.stale_whole = True
+        if found is None:  # the rest is not as what stands before it
+            source.mark = None
+            return
+        for run in (self.runs[i] for i in source.runs):
+            if run.read is not None:
+                run.read = replace(run.read, facts=_with_appended(run, found))
+                run.appended = found
+                run.rows_version += 1
+                self._tell({"kind": "rows", "id": run.id, "version": run.rows_version})
+
     async def _read(self, source: Source) -> None:
         assert self._cache is not None
+        source.stale_whole, source.mark = False, None
         begun = time.monotonic()
         version = source.version + 1
         own = hashlib.blake2s(str(source.path).encode("utf-8", "surrogateescape"), digest_size=6)
@@ -314,7 +344,9 @@ class Library:
             )
         source.version = version
         source.read_s = time.monotonic() - begun
-        source.read_after = time.monotonic() + source.read_s * (1 / _READING_SHARE - 1)
+        source.mark = found[0].mark if len(found) == 1 else None
+        share = _READING_SHARE if source.mark is None else _WHOLE_SHARE
+        source.read_after = time.monotonic() + source.read_s * (1 / share - 1)
         old = {run.read.folder for i in source.runs if (run := self.runs[i]).read is not None}
         self._take(source, found)
         for path in old - {r.folder for r in found} - {""}:
@@ -329,7 +361,7 @@ class Library:
                 source.runs.remove(key)
         for read in found:
             run = self._add(source, read.name)
-            run.read = read
+            run.read, run.appended = read, None
             run.rows_version += 1
             run.size_bytes = _size(read.folder)
             self._wanted.discard(run.id)
@@ -384,6 +416,16 @@ class Library:
             if run.read is not None and run.read.folder and run.size_bytes:
                 total -= run.size_bytes
                 self._forget(run)
+
+
+def _with_appended(run: Run, found: Appended) -> dict[str, object]:
+    assert run.read is not None
+    facts = run.read.facts
+    before = 0 if run.appended is None else run.appended.num_rows
+    told = {"rows": int(str(facts["rows"])) - before + found.num_rows, "last_step": found.step}
+    _, loss = found.rows.get("loss", (np.zeros(0), np.zeros(0)))
+    finite = loss[np.isfinite(loss)]
+    return {**facts, **told, **({"last_loss": float(finite[-1])} if len(finite) else {})}
 
 
 def _sources_under(roots: Sequence[Path]) -> tuple[list[Path], int]:

@@ -88,7 +88,7 @@ class _Line:
 
     def __init__(self, curves: Curves, signal: str, by: str, begin: float, end: float) -> None:
         self._curves, self._by = curves, by
-        self.parts = [p for p in curves.parts(signal) if p.live and len(p.x)]
+        self.parts = [p for p in curves.parts(signal, by=by) if p.live and len(p.x)]
         steps = curves.back(by, np.array([begin, end]))
         # one row beyond on either side, so that lines reach the edge
         self.cuts = [

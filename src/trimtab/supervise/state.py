@@ -213,6 +213,8 @@ class Answered:
     id: str
     answer: Said
     why: str = ""
+    by: str = ""
+    """Who said so; empty where nobody did."""
 
 
 Event = Begun | NewStep | Tick | Ended | Asked | Numeric | Answered

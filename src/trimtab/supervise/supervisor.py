@@ -6,6 +6,7 @@ import os
 import platform
 import secrets
 import shlex
+import shutil
 import signal
 import time
 from collections.abc import Sequence
@@ -139,6 +140,8 @@ class _Supervisor:
         self._state = JobState(excluded=settings.exclude_hosts, authority=policy.permissions)
         self._status: int | None = None
         self._logs = tuple(LogProgress(path) for path in job.logs)
+        self._launch: dict[str, str] = {}
+        """What the command was last started with: machine, packages, code."""
         self._notes = SupervisorNotes(job.folder, alarm)
         copy = self._notes.output_copy
         self._output = Output(copy, size_bytes=settings.output_size_bytes)
@@ -199,7 +202,8 @@ class _Supervisor:
             return
         for said in self._mailbox.read():
             answer: Said = "approved" if said.approved else "denied"
-            self._take(Answered(at=time.monotonic(), id=said.id, answer=answer, why=said.why))
+            now = time.monotonic()
+            self._take(Answered(at=now, id=said.id, answer=answer, why=said.why, by=said.author))
 
     def _open_mailbox(self) -> Mailbox | None:
         """Return where answers come in; None where nothing may be asked, or no file can be made.
@@ -227,13 +231,6 @@ class _Supervisor:
             self._judge.start()
         try:
             if not self._take_over():
-                self._notes.write(
-                    self._state,
-                    "start",
-                    argv=list(self._job.argv),
-                    folder=str(self._job.folder),
-                    environment=write_launch(self._job.folder, "1.0"),
-                )
                 self._carry_out(Begin())
             while self._status is None:
                 self._wait()
@@ -358,12 +355,31 @@ class _Supervisor:
         argv = self._argv(restore)
         loaded = None if restore is None else (restore.step, restore.path)
         environment = self._environment(restore)
+        self._record_launch()
         try:
             self._command.start(argv, environment, secrets.token_hex(8), self._state, loaded)
         except OSError as error:
             self._not_started(argv[0], error)
             return
         self._take(Begun(at=time.monotonic(), loaded=loaded))
+
+    def _record_launch(self) -> None:
+        """Write down the command, the machine and the code; again where they changed since."""
+        folder = self._job.folder
+        name = f"supervise-{1 + sum(1 for _ in (folder / 'launch').glob('supervise-*'))}"
+        told = write_launch(folder, name, argv=self._job.argv)
+        if told == self._launch:
+            shutil.rmtree(folder / "launch" / name, ignore_errors=True)
+            return
+        self._launch = told
+        self._notes.write(
+            self._state,
+            "start",
+            argv=list(self._job.argv),
+            folder=str(folder),
+            launch=name,
+            environment=told,
+        )
 
     def _choose(self) -> None:
         self._notes.say_once("checkpoints", self._checkpoints.choose(self._state))

@@ -255,7 +255,13 @@ def _answered_by(
     told: tuple[Command, ...] = (
         WriteDown(
             event="answered",
-            data={"id": request.id, "answer": event.answer, "why": event.why, "done": done},
+            data={
+                "id": request.id,
+                "answer": event.answer,
+                "why": event.why,
+                "by": event.by,
+                "done": done,
+            },
         ),
     )
     state = replace(state, request=None)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import secrets
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from trimtab.checkpoints.layouts import look_at
@@ -49,7 +50,7 @@ def apply_rollback(
             refuses. What is half done is finished by a rerun, or taken back by `undo_rollback`.
     """
     if plan.undo:
-        return undo_rollback(plan.run, locked=locked)
+        return undo_rollback(plan.run, locked=locked, why=plan.why, by=plan.by)
     _refuse_blocked(plan)
     if not plan.operations and plan.resumed is None:
         return _nothing_to_do(plan)
@@ -67,7 +68,12 @@ def apply_rollback(
 
 
 def undo_rollback(
-    run: str | os.PathLike[str], *, number: int | None = None, locked: bool = False
+    run: str | os.PathLike[str],
+    *,
+    number: int | None = None,
+    locked: bool = False,
+    why: str = "",
+    by: str = "",
 ) -> RollbackRecord:
     """Undo the newest rollback of a run: every file is again what it was, where it was.
 
@@ -75,6 +81,8 @@ def undo_rollback(
         run: The run's folder, or its folder of checkpoints.
         number: Of the rollback that is meant (`RollbackRecord.number`); another one is refused.
         locked: Whether the caller holds the lock of the run (`RunLock`).
+        why: Reason, for the journal; default: that of the rollback.
+        by: Who undoes it; default: who did it.
 
     Raises:
         ReadError: It is no folder.
@@ -96,7 +104,8 @@ def undo_rollback(
             record = save_record(record, state="undoing")
             for operation in reversed(record.operations):
                 take_back(record.root, record.kept, operation)
-            _write_journal(record, "undone")
+            told = replace(record, why=why or record.why, by=by or record.by)
+            _write_journal(told, "undone")
             return save_record(record, state="undone")
 
 

@@ -130,6 +130,7 @@ class AfterStep:
         edge.run("verdict", parts.rows.note_order)
         for change in parts.settings.add_to(row.values, step):
             self.tell_change(change)
+        edge.run("recovery", lambda: recovery.see_row(row.values))
         found = self._record(row)
         for finding in found:
             edge.run("journal", partial(parts.recorder.finding, finding, step=step))

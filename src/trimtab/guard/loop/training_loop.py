@@ -251,6 +251,8 @@ class TrainingLoop:
     def note_loss(self, loss: torch.Tensor, *, parts: float, samples: object = None) -> None:
         """Take in the loss of one part of the step; see `Guard.note_loss`."""
         self._batches.note_loss(loss, parts)
+        if not self.probing:
+            self._edge.run("recovery", lambda: self._recovery.see_loss(loss))
         if samples is not None and not self._parts.probes.samples.take_in(samples):
             self._tell_once(
                 f"samples={arguments.shown(samples)} is left out: expected a tensor of losses,"
@@ -326,6 +328,7 @@ class TrainingLoop:
         step = self._parts.state.counters.step + 1
         for change in self._parts.settings.before_update(step):
             self._after.tell_change(change)
+        self._recovery.see_step(self._parts.settings.trained)
         for held, lr in self._parts.rates.end_holds():
             self._after.tell_ended(f"the learning rate at {held:.3g}", f"to {lr:.3g}")
         held_settings = self._parts.state.decisions.held_settings

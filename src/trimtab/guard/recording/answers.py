@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DailyUse", "Heard", "Inbox"]
 
-Heard = tuple[str, str]
-"""approved, denied or deadline; and the reason that was given."""
+Heard = tuple[str, str, str]
+"""approved, denied or deadline; the reason that was given, and by whom."""
 
 _DAY_S = 86400.0
 _POLL_STEPS = 8
@@ -88,10 +88,11 @@ class Inbox:
                 self._answers[answer.id] = (
                     "approved" if answer.approved else "denied",
                     answer.why,
+                    answer.author,
                 )
         said = self._answers.pop(request, None)
         if said is None and time.monotonic() >= self._until:
-            return "deadline", ""
+            return "deadline", "", ""
         return said
 
     def close(self) -> None:

@@ -69,6 +69,10 @@ class StepDone:
     """Whether the yardstick can be read."""
     script_lr: float = math.nan
     """Rate that the script asks for in the next step; NaN where nothing depends on it."""
+    by_design: Mapping[Key, str] = field(default_factory=dict)
+    """What of the script explains an alarm among the findings."""
+    unexplained: frozenset[Key] = frozenset()
+    """Alarms that are not explained any longer: the loss rose too far, or did not come back."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,6 +172,8 @@ class AnswerHeard:
     answer: str
     """approved, denied or deadline."""
     why: str = ""
+    by: str = ""
+    """Who said so; empty for the deadline."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,12 +15,15 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
+import torch
+
 from trimtab.chronicle.approvals import staged_actions
 from trimtab.errors import TrimtabError
 from trimtab.guard.recording.answers import DailyUse, Inbox
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
+from trimtab.guard.recovery.by_design import ByDesign, terms_of
 from trimtab.guard.recovery.expectation import Expectation, expected_loss
 from trimtab.guard.recovery.past_outcomes import arms_that_worked
 from trimtab.guard.recovery.state import RecoveryState, StagedRequest
@@ -31,7 +34,7 @@ from trimtab.guard.settings.in_force import in_force
 from trimtab.guard.step.actuators import read_setting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Mapping, Sequence
 
     from trimtab.chronicle.approvals import StagedAction
     from trimtab.chronicle.journal import Event
@@ -81,6 +84,10 @@ class Recovery:
         self._snapshots: dict[int, Snapshot] = {}
         """Copies of the training state that the state of recovery refers to, by handle."""
         self._num_snapshots = 0
+        self._design = ByDesign()
+        self._terms: dict[float, None] = {}
+        """Factors of the parts of the loss under way."""
+        engine.on_restore(lambda step: self._design.forget_after(step))
         authority = engine.policy.permissions
         self._used = DailyUse(authority)
         self._inbox = Inbox(
@@ -132,9 +139,16 @@ class Recovery:
         engine = self.engine
         if self.state.request is not None:
             self._hear_answer(self.state.request)
+        step = engine.counters.step
+        still = self.state
+        open_ = (f for k, f in still.open.items() if not f.closed and k not in still.handled)
+        alarms = [f for f in (*open_, *findings) if f.severity != "info"]
+        if alarms and engine.ranks.count > 1:  # each rank has seen its own part of the loss
+            self._design = engine.ranks.agree(lambda: self._design)
+        by_design = {f.key: why for f in alarms if (why := self._design.why(f))}
         self._handle(
             ev.StepDone(
-                step=engine.counters.step,
+                step=step,
                 row=engine.decisions.row,
                 sample=engine.position,
                 loss=loss,
@@ -146,7 +160,28 @@ class Recovery:
                 reads=reads,
                 # An override is the user's function: not called unless the answer matters.
                 script_lr=engine.script_lr if self.state.asks_rate else math.nan,
+                by_design=by_design,
+                unexplained=self._design.failed(step),
             )
+        )
+
+    def see_loss(self, loss: object) -> None:
+        """Take in the loss of a part of the step under way, as the script gives it."""
+        if isinstance(loss, torch.Tensor):
+            self._terms |= dict.fromkeys(terms_of(loss))
+
+    def see_step(self, trained: Hashable) -> None:
+        """Take in that an update is due, of these parameters."""
+        terms, self._terms = tuple(self._terms), {}
+        self._design.see_step(self.engine.counters.step + 1, terms, trained)
+
+    def see_row(self, values: Mapping[str, float]) -> None:
+        """Take in a row before it is judged."""
+        self._design.take_row(
+            self.engine.counters.step,
+            values.get("loss", math.nan),
+            values.get("lr", math.nan),
+            values.get("kl_weight", math.nan),
         )
 
     def after_reading(self, reading: Reading | None) -> None:
@@ -344,9 +379,9 @@ class Recovery:
         """Take in what a person said to a staged action, or that its deadline is over."""
         heard = self._inbox.hear(request.id)
         if heard is not None:
-            answer, why = heard
+            answer, why, by = heard
             step = self.engine.counters.step
-            self._handle(ev.AnswerHeard(step=step, id=request.id, answer=answer, why=why))
+            self._handle(ev.AnswerHeard(step=step, id=request.id, answer=answer, why=why, by=by))
 
     # -- the loop of events and commands ----------------------------------------------------
 

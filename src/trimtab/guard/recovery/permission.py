@@ -149,8 +149,9 @@ def answered(state: RecoveryState, e: AnswerHeard) -> Result:
             AwaitAnswer(policy.ask_deadline_s),
         )
     approved = e.answer == "approved" or (e.answer == "deadline" and policy.at_deadline == "act")
-    data = {"id": request.id, "answer": e.answer, "why": e.why, "done": approved}
-    told = f"{request.id} {e.answer}" + (f": {e.why}" if e.why else "")
+    data = {"id": request.id, "answer": e.answer, "why": e.why, "by": e.by, "done": approved}
+    told = f"{request.id} {e.answer}" + f" by {e.by}" * bool(e.by)
+    told += f": {e.why}" if e.why else ""
     commands: tuple[Command, ...] = (
         JournalEvent("answered", e.step, data),
         at_step(e.step, told),

@@ -268,6 +268,8 @@ class RecoveryState:
     """Findings of this branch by key, as last reported; replaced as a whole, never changed."""
     handled: frozenset[Key] = frozenset()
     """Findings that were acted on or advised about."""
+    said: frozenset[str] = frozenset()
+    """What of the script explained an alarm, as was said."""
     incidents: tuple[Incident, ...] = ()
     """Incidents acted on or advised about in this process, in order."""
     verification: Verification | None = None

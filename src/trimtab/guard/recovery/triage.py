@@ -55,6 +55,9 @@ _READ_NOW_AND_THEN = ("held-out-worse",)
 """Kinds of signals that few rows have: their onset is the row after the last good reading."""
 NO_RISE = frozenset(("memorised", "too-good", "plateau", "overfitting", "never-learns"))
 """Kinds of the loss that are no rise of it: no remedy fails by them."""
+_PATIENCES = 4
+"""Times its patience after which a loss whose sign has turned is acted on: a loop that ascends and
+descends in turn takes it back until then. Ours."""
 _AT_ONCE = ("unrecovered-spike", "scale-collapse", "skipped-steps")
 """Kinds that the detectors report only after a wait of their own."""
 
@@ -132,6 +135,8 @@ def is_trouble(
     if f.detector.startswith("level") and f.signal == "loss":
         # for a while, a spike that heals looks like a change of level
         return last or not waits(f)
+    if f.detector == "loss-count":
+        return last or (not f.closed and age >= _PATIENCES * patience)
     if f.detector.startswith(("level", *EARLY_SIGNS)) or f.kind in _AT_ONCE:
         return True
     if f.closed or f.signal != "loss" or age < patience:

@@ -174,6 +174,10 @@ def _answered(state: RecoveryState, pending: Pending, e: Answer) -> Result:
 
 def _step(state: RecoveryState, e: StepDone) -> Result:
     findings = e.findings
+    explained: tuple[Command, ...] = ()
+    if e.by_design or e.unexplained:
+        state, findings, explained = _by_design(state, e)
+        e = replace(e, findings=findings)
     if findings:
         # spikes of a trial are judged by the trial; they are undone with it
         if state.phase == "calm":
@@ -184,11 +188,10 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
     if state.phase == "trial":
         assert state.case is not None
         return trial_cycle.trial_step(state, state.case, e, findings)
+    commands = [*explained]
     if findings and state.expected:
         state, findings, more = _pass_expected(state, findings, e.step)
-        commands = [*more]
-    else:
-        commands = []
+        commands += more
     if len(state.open) > _MOST_FINDINGS:
         state = replace(state, open=_without_old(state.open))
     if findings != e.findings:
@@ -203,6 +206,36 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
         state, more = _calm_step(state, e)
         commands += more
     return state, tuple(commands)
+
+
+def _by_design(
+    state: RecoveryState, e: StepDone
+) -> tuple[RecoveryState, tuple[Finding, ...], tuple[Command, ...]]:
+    """Take alarms that the script explains as notes; and as alarms again where it no longer does.
+
+    Each explanation is said once, each alarm written down.
+    """
+    commands: list[Command] = []
+    handled, said = state.handled, state.said
+    found = {**state.open, **{f.key: f for f in e.findings}}
+    for key in (k for k in e.by_design if k not in handled):
+        why, f = e.by_design[key], found[key]
+        handled |= {key}
+        commands.append(decision(e.step, "leave alone", why, (f.text,)))
+        if why not in said and state.chief:
+            said |= {why}
+            commands.append(at_step(e.step, f"{f.text}; left alone: {why}"))
+    again = [f for k, f in state.open.items() if k in e.unexplained and k in handled]
+    if again:
+        why = "the loss rose further than that explains, or did not come back"
+        handled -= e.unexplained
+        commands.append(
+            decision(e.step, "no longer leave alone", why, tuple(f.text for f in again)[:6])
+        )
+    noted = {f.key: f for f in e.findings if f.key in e.by_design}
+    state = replace(state, handled=handled, said=said, open={**state.open, **noted})
+    others = tuple(f for f in e.findings if f.key not in e.by_design)
+    return state, (*others, *(f for f in again if not f.closed)), tuple(commands)
 
 
 def _pass_expected(

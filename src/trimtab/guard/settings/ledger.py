@@ -15,7 +15,7 @@ from trimtab.guard.settings.measured import BatchScales, LossCount, RatePeak, is
 from trimtab.plan.trials import SettingPutBack
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Hashable, Mapping
 
     import torch
 
@@ -387,6 +387,12 @@ class SettingsLedger:
         self._reader.hold({n: v for n, v in self._held.items() if not is_measured(n)})
         self._scales.hold(self._held)
         self._count.hold(self._held)
+
+    @property
+    def trained(self) -> Hashable:
+        """Which parameters need a gradient, as of the last update that was due."""
+        found = self._fingerprint
+        return found[-1] if found is not None and len(found) > 1 else None
 
     @property
     def held(self) -> Mapping[str, Values]:

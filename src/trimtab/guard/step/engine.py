@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.errors import ActError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.guard.data.streams import Order
@@ -146,6 +146,10 @@ class Engine:
             ActError: It does not fit what is trained now.
         """
         self._parts.state.restore(snapshot)
+
+    def on_restore(self, callback: Callable[[int], None]) -> None:
+        """Call `callback(step)` each time a state was put back."""
+        self._parts.state.on_restore(callback)
 
     def set_aside_after(self, point: Snapshot, *, first_sign: int, now: int, why: str) -> None:
         """Move the checkpoints after a state aside; a healthy one to go back to is on disk first.

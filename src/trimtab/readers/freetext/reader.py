@@ -31,10 +31,6 @@ _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 # Not three digits behind the comma: `1,234` may be a thousand.
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
 _DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
-_NOISY_LINES = 100
-_NOISY_PER_ROW = 5
-"""Identical warnings per record from which a log is called noisy. Ours."""
-_SHOWN = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +78,7 @@ class TextReader:
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))
-        notes += _noise(shapes.warnings, record.num_rows)
+        notes += shapes.chatter.notes(record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 
 
@@ -91,18 +87,6 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         # "\b" is the backspace here, not a word boundary: the string is not raw.
         yield from re.split("\b+", line) if "\b" in line else (line,)
-
-
-def _noise(warnings: Mapping[str, int], num_rows: int) -> list[str]:
-    """Name the warning that drowns the log, where one is printed many times for each record."""
-    text, number = max(warnings.items(), key=lambda item: item[1], default=("", 0))
-    if number < max(_NOISY_LINES, _NOISY_PER_ROW * num_rows):
-        return []
-    shown = text.strip()[:_SHOWN]
-    return [
-        f"one warning fills the log, {number} lines or {number / max(1, num_rows):.0f} per record:"
-        f" {shown!r}; silence it at its source, or send it to a file of its own"
-    ]
 
 
 def _has_decimal_commas(text: str) -> bool:

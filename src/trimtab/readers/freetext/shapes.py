@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.readers.chatter import Chatter
 from trimtab.readers.freetext.header import Header, read_header
 from trimtab.readers.freetext.key_values import (
     BAR,
@@ -58,7 +59,6 @@ _MAX_COMPILED = 400
 """Most parts of a line for which one is compiled: that takes a millisecond for each ten."""
 _MAX_LEARNT = 200_000
 """Wordings after which no new one is looked at: the text is no log, or its records are known."""
-_MAX_WARNINGS = 1_000
 _MIN_LINES_OF_KEY = 2
 """Lines of one wording below which its keys name settings rather than signals."""
 
@@ -132,7 +132,7 @@ class Shapes:
         """Indent of a heading over lines of validation data."""
         self.unread: dict[str, int] = {}
         """Keys of numbers that nobody knows, on lines that hold a value or a count."""
-        self.warnings: dict[str, int] = {}
+        self.chatter = Chatter()
         """How often each warning occurs, numbers left out; at most 1,000 of them."""
 
     def see(self, lines: Iterable[str]) -> None:
@@ -169,7 +169,7 @@ class Shapes:
                 self._see_words(line)
                 if self._below is not None:
                     fast = None
-                self._see_warning(line, line)
+                self.chatter.see(line)
                 continue
             skeleton = tuple(parts[::2])
             try:
@@ -185,15 +185,18 @@ class Shapes:
                         plan.compile(skeleton, parts[1::2])
                     fast = plan if self._below is None else None
             else:
-                self._see_warning(line, skeleton)
+                self.chatter.see(line, wording="#".join(skeleton))
         self.num_lines = number
         self._count_unread()
 
     def _count_unread(self) -> None:
-        for plan in self._plans.values():
+        for skeleton, plan in self._plans.items():
             if plan is not None and plan.num_lines >= _MIN_LINES_OF_KEY:
                 for key in plan.unread:
                     self.unread[key] = self.unread.get(key, 0) + plan.num_lines
+                # A warning with a number in it that could be a signal is one all the same.
+                text = "#".join(skeleton)
+                self.chatter.see(text, wording=text, times=plan.num_lines)
 
     def drop_torn(self) -> bool:
         """Leave out the last line if it holds fewer fields than the shape before it.
@@ -264,13 +267,6 @@ class Shapes:
         header = read_header(line, self._extra) if "oss" in line or "OSS" in line else None
         if header is not None:
             self._header, self._since_header = header, 0
-
-    def _see_warning(self, line: str, wording: str | tuple[str, ...]) -> None:
-        if "arn" not in line and "WARN" not in line and "rror" not in line:
-            return
-        text = wording if isinstance(wording, str) else "#".join(wording)
-        if text in self.warnings or len(self.warnings) < _MAX_WARNINGS:
-            self.warnings[text] = self.warnings.get(text, 0) + 1
 
     def _see_row(self, line: str, number: int) -> bool:
         """Read a line as a row of the table under the last header."""

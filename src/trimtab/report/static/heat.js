@@ -24,7 +24,8 @@ const trimtabHeat = (() => {
       return Math.max(0, heat.low ? -by : by);
     };
     let most = ratio ? Math.log(2) : 1e-12;
-    for (const p of heat.parts) p.v.forEach((v, i) => { if (v !== null && medians[i % p.rows] !== null) most = Math.max(most, away(v, i % p.rows)); });
+    const live = heat.parts.filter((p) => p.live);  // what was given up would leave the rest pale
+    for (const p of live.length ? live : heat.parts) p.v.forEach((v, i) => { if (v !== null && medians[i % p.rows] !== null) most = Math.max(most, away(v, i % p.rows)); });
     heat.levels = { share: (v, r) => away(v, r) / most, ratio, most };
     return heat.levels;
   }

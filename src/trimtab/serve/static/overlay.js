@@ -66,31 +66,50 @@
         { stroke: css("--soft"), grid: { stroke: css("--grid"), width: 1 }, ticks: { stroke: css("--rule") }, size: 62, values: (u, splits) => splits.map((v) => (v === null ? "" : number(v, 4))), font: "11px sans-serif" },
       ],
       series: [{}, ...state.data.runs.map((run, i) => ({ label: run.title, stroke: color(i), width: 1, spanGaps: true, points: { show: state.data.whole && state.data.x.length < 60 }, show: !state.hidden.has(run.id), ...(state.data.whole || state.smooth > 1 ? {} : { paths: () => null }) }))],
-      hooks: { drawSeries: [columns], setCursor: [(u) => told(u.cursor.idx)], setSelect: [(u) => { if (u.select.width > 4) zoom(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")); u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); }] },
+      hooks: { draw: [columns], setCursor: [(u) => told(u.cursor.idx)], setSelect: [(u) => { if (u.select.width > 4) zoom(u.posToVal(u.select.left, "x"), u.posToVal(u.select.left + u.select.width, "x")); u.setSelect({ left: 0, width: 0, top: 0, height: 0 }, false); }] },
     };
   }
 
-  // Of gathered rows each column is one filled bar, joined to the one before it: a stroked line
-  // through thousands of turns takes the browser some ten times as long.
-  function columns(u, i) {
+  // Of gathered rows each column is one bar, joined to the one before it. The bars of all runs are
+  // set as pixels of one image: canvas calls for twenty runs take the browser some ten times as long.
+  const layer = document.createElement("canvas");
+  function columns(u) {
     if (state.data.whole || state.smooth > 1) return;
-    const { ctx, bbox } = u, [xs, ys] = [u.data[0], u.data[i]], thick = Math.max(1, Math.round(devicePixelRatio));
-    const bottom = bbox.top + bbox.height;
-    let before = null;
-    ctx.save();
-    ctx.fillStyle = color(i - 1);
-    for (let k = 0; k + 1 < xs.length; k += 2) {
-      if (ys[k] === null || ys[k + 1] === null) { before = null; continue; }
-      const a = u.valToPos(ys[k], "y", true), b = u.valToPos(ys[k + 1], "y", true);
-      let low = Math.min(a, b), high = Math.max(a, b);
-      const own = [low, high];
-      if (before) { low = Math.min(low, before[1]); high = Math.max(high, before[0]); }
-      before = own;
-      const x = Math.round(u.valToPos(xs[k], "x", true)), top = Math.max(Math.round(low), bbox.top);
-      const height = Math.min(Math.max(Math.round(high), Math.round(low) + thick), bottom) - top;
-      if (x >= bbox.left && x < bbox.left + bbox.width && height > 0) ctx.fillRect(x, top, thick, height);
+    const { ctx, bbox } = u, scale = u.scales.y, log = state.log ? Math.log10 : (v) => v;
+    const wide = Math.round(bbox.width), high = Math.round(bbox.height);
+    if (wide < 1 || high < 1 || scale.min === null || scale.min === undefined) return;
+    const image = new ImageData(wide, high), pixels = new Uint32Array(image.data.buffer);
+    const thick = Math.max(1, Math.round(devicePixelRatio));
+    const least = log(scale.min), perRow = high / (log(scale.max) - least);
+    const places = u.data[0].map((x) => Math.round(u.valToPos(x, "x", true) - bbox.left));
+    for (let i = 1; i < u.series.length; i++) {
+      if (!u.series[i].show) continue;
+      const ys = u.data[i], [r, g, b] = channels(ctx, color(i - 1)), ink = (255 << 24 | b << 16 | g << 8 | r) >>> 0;
+      let before = null;
+      for (let k = 0; k + 1 < places.length; k += 2) {
+        if (ys[k] === null || ys[k + 1] === null) { before = null; continue; }
+        const p = high - (log(ys[k]) - least) * perRow, q = high - (log(ys[k + 1]) - least) * perRow;
+        let top = p < q ? p : q, bottom = p < q ? q : p;
+        const own = [top, bottom];
+        if (before) { if (before[1] < top) top = before[1]; if (before[0] > bottom) bottom = before[0]; }
+        before = own;
+        const first = Math.max(Math.round(top), 0), end = Math.min(Math.max(Math.round(bottom), Math.round(top) + thick), high);
+        for (let x = Math.max(places[k], 0); x < Math.min(places[k] + thick, wide); x++) {
+          for (let at = first * wide + x, last = end * wide; at < last; at += wide) pixels[at] = ink;
+        }
+      }
     }
+    layer.width = wide; layer.height = high;
+    layer.getContext("2d").putImageData(image, 0, 0);
+    ctx.drawImage(layer, Math.round(bbox.left), Math.round(bbox.top));
+  }
+
+  function channels(ctx, name) {
+    ctx.save();
+    ctx.fillStyle = name;
+    const hex = ctx.fillStyle;
     ctx.restore();
+    return [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
   }
 
   // On a log axis what is not above zero has no place; it is left out there, and said below.
@@ -167,16 +186,17 @@
     const rows = table();
     if (!state.plot || shape !== state.shape) {
       if (state.plot) state.plot.destroy();
-      state.plot = new uPlot(options(), rows, box);
+      state.plot = new uPlot(options(), null, box);
       state.shape = shape;
-    } else {
-      state.plot.setData(rows, false);
-      state.plot.setSize({ width: width(), height: height() });
     }
-    state.plot.batch(() => { state.plot.setScale("x", { min: data.range[0], max: data.range[1] }); });
+    state.plot.batch(() => {  // one drawing for all three
+      state.plot.setSize({ width: width(), height: height() });
+      state.plot.setData(rows, false);
+      state.plot.setScale("x", { min: data.range[0], max: data.range[1] });
+    });
     out.disabled = state.from === null && state.to === null;
     drawLegend();
-    note.textContent = [data.whole ? "Every row is drawn." : "Each pixel column shows its lowest and highest value; zoom in for single rows.", state.smooth ? "Smoothed: the mean of neighboring rows; what is not finite enters none." : "", state.lost ? "Values not above 0 have no place on a log axis and are left out." : "", "Drag to zoom; branches that were given up are on the page of their run."].filter(Boolean).join(" ");
+    note.textContent = [data.whole ? "Every row is drawn." : "Each pixel column shows its lowest and highest value; zoom in for single rows." + (drawn > 3 ? " Later runs cover earlier ones: smooth them, or press a name to hide it." : ""), state.smooth ? "Smoothed: the mean of neighboring rows; what is not finite enters none." : "", state.lost ? "Values not above 0 have no place on a log axis and are left out." : "", "Drag to zoom; branches that were given up are on the page of their run."].filter(Boolean).join(" ");
     document.documentElement.dataset.ready = "yes";
     document.documentElement.dataset.drawn = String(Number(document.documentElement.dataset.drawn || 0) + 1);
   }

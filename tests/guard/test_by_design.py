@@ -1,0 +1,183 @@
+"""Rises that the script explains: a rate that comes back, a weight that grows, turns."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.guard.tiny import events_of
+from trimtab.detectors.contract import Finding
+from trimtab.guard import Guard
+from trimtab.guard.recovery.by_design import ByDesign, terms_of
+
+pytestmark = pytest.mark.torch
+
+STEPS = 300
+
+
+def alarm(onset: int, kind: str = "spike", detector: str = "spike") -> Finding:
+    return Finding(
+        detector=detector, kind=kind, signal="loss", severity="warning", row=onset, step=onset,
+        onset_row=onset, onset=onset, peak_row=onset, peak=onset, value=2.0, expected=1.0,
+        score=9.0, text="",
+    )  # fmt: skip
+
+
+def fed(
+    rate: Callable[[int], float],
+    rise: Callable[[int], float] = lambda _: 0.0,
+    *,
+    until: int = STEPS,
+    terms: Callable[[int], tuple[float, ...]] = lambda _: (1.0,),
+) -> ByDesign:
+    """Return what is known after so many steps of a loss that falls from 4 to 1, and rises."""
+    rng, design = np.random.default_rng(0), ByDesign()
+    for t in range(1, until + 1):
+        design.see_step(t, terms(t), 0)
+        loss = 1 + 3 * math.exp(-t / 30) + rise(t) + 0.02 * rng.normal()
+        design.take_row(t, loss, rate(t))
+    return design
+
+
+def restarts(t: int) -> float:
+    return 0.5 + 0.49 * math.cos(math.pi * ((t - 1) % 100) / 100)
+
+
+@pytest.mark.parametrize(
+    ("rate", "explained"),
+    [
+        (restarts, True),
+        (lambda t: restarts(t) * (10 if t > 200 else 1), False),  # beyond all that were in force
+        (lambda t: 1.0 if t < 150 or t > 200 else 0.1, True),  # a milestone that is taken back
+        (lambda t: 10.0 if t > 200 else 1.0, False),
+        (lambda t: min(t / 20, 1.0) * min(1.03 ** max(t - 180, 0), 300), False),  # climbs for ever
+        (lambda t: 1.0, False),
+    ],
+)
+def test_rise_at_a_rate_is_explained_where_the_rate_was_in_force_before(
+    rate: Callable[[int], float], explained: bool
+) -> None:
+    design = fed(rate, until=206)
+    assert bool(design.why(alarm(202))) is explained
+    assert not design.failed(206)
+    assert not design.why(alarm(180))
+
+
+def test_ramp_that_passes_what_was_in_force_explains_nothing_any_more() -> None:
+    def rate(t: int) -> float:
+        return (1.0 if t < 100 else 0.3) * 1.05 ** max(t - 200, 0)
+
+    design = fed(rate, until=215)
+    assert design.why(alarm(212))
+    for t in range(216, 240):
+        design.take_row(t, 1.0, rate(t))
+    assert design.failed(240) == {alarm(212).key}
+    assert not design.why(alarm(212))
+
+
+@pytest.mark.parametrize(
+    ("rise", "fails"),
+    [
+        (lambda t: 0.8 * math.exp(-(t - 200) / 30) if t > 200 else 0, False),
+        (lambda t: 2.5 if t > 203 else 0, True),  # too far: half of the descent is 1.5
+        (lambda t: 0.6 if t > 203 else 0, True),  # the rate comes down, the loss does not
+    ],
+)
+def test_rise_at_a_restart_is_an_alarm_after_all_where_the_loss_does_not_come_back(
+    rise: Callable[[int], float], fails: bool
+) -> None:
+    found = list[object]()
+    rng = np.random.default_rng(1)
+    design = fed(restarts, rise, until=202)
+    assert design.why(alarm(202))
+    for t in range(203, 300):
+        design.take_row(t, 1 + rise(t) + 0.02 * rng.normal(), restarts(t))
+        found += design.failed(t)
+    assert bool(found) is fails
+
+
+def test_weight_that_grows_explains_a_rise_until_it_stands_still() -> None:
+    def warm_up(t: int) -> tuple[float, ...]:
+        return (1.0, min(max(t - 100, 0) / 80, 1.0))
+
+    assert fed(lambda _: 1.0, until=130, terms=warm_up).why(alarm(125, "drift"))
+    late = fed(lambda _: 1.0, terms=warm_up)
+    assert not late.why(alarm(280, "drift"))
+    at_once = fed(lambda _: 1.0, until=130, terms=lambda t: (1.0, 0.1 if t < 120 else 4.0))
+    assert not at_once.why(alarm(121))
+
+
+@pytest.mark.parametrize("period", [1, 2, 20])
+def test_turns_explain_what_begins_where_they_change_over(period: int) -> None:
+    def sign(t: int) -> tuple[float, ...]:
+        return (-0.5,) if t > 100 and (t // period) % 2 else (1.0,)
+
+    design = fed(lambda _: 1.0, until=200, terms=sign)
+    assert design.why(alarm(181))
+    assert design.why(alarm(103, "setting-jump", "loss-count"))
+    assert bool(design.why(alarm(190))) is (period < 20)
+    turned = fed(lambda _: 1.0, until=200, terms=lambda t: (-1.0,) if t > 100 else (1.0,))
+    assert not turned.why(alarm(101))  # it has not come back: a fault, for all that is known
+
+
+def test_terms_are_the_factors_of_the_parts_of_a_loss() -> None:
+    x = torch.ones(3, requires_grad=True)
+    a, b = x.sum(), x.exp().sum()
+    assert terms_of(a - 0.5 * b) == (1.0, -0.5)
+    assert terms_of(-(a + 2 * b) / 4) == (-0.25, -0.5)
+    assert terms_of(torch.tensor(-3.0) * a) == (-3.0,)
+    assert terms_of(1 - a * b) == (-1.0,)
+    assert terms_of(a.detach()) == ()
+
+
+PLANS: dict[str, Callable[[int], float]] = {
+    "restarts": lambda s: restarts(s + 1),
+    "x10": lambda s: restarts(s + 1) * (10 if s >= 130 else 1),
+    "flat": lambda _: 1.0,
+}
+SIGNS: dict[str, Callable[[int], float]] = {
+    "each step": lambda s: -0.5 if s > 100 and s % 2 else 1.0,
+    "phases of 20": lambda s: -1.0 if s > 100 and (s // 20) % 2 else 1.0,
+}
+
+
+def train(run: Path, seed: int, width: int, rate: str, sign: str = "") -> list[str]:
+    """Train a classifier of noisy labels in act; return what was done."""
+    torch.manual_seed(seed)
+    inputs = torch.randn(6000, 16)
+    labels = (inputs @ torch.randn(16, 4) + 0.5 * torch.randn(6000, 4)).argmax(1)
+    model = nn.Sequential(
+        nn.Linear(16, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 4)
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-2)
+    guard = Guard(
+        model,
+        optimizer,
+        scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, PLANS[rate]),
+        data=DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True),
+        run=run, mode="act", clip=1.0, steps=STEPS, say=lambda _: None,
+    )  # fmt: skip
+    for x, y in guard:
+        factor = SIGNS[sign](guard.step_number) if sign else 1.0
+        guard.backward(factor * nn.functional.cross_entropy(model(x), y))
+        guard.step()
+    return [str(a["remedy"]) for a in guard.actions]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("width", [24, 64])
+def test_run_is_left_alone_at_restarts_and_turns_and_not_at_ten_times_the_rate(
+    tmp_path: Path, seed: int, width: int
+) -> None:
+    assert train(tmp_path / "restarts", seed, width, "restarts") == []
+    for sign in SIGNS:
+        run = tmp_path / sign
+        assert train(run, seed, width, "flat", sign) == []
+        assert not [e for e in events_of(run, "attempt") if e.data["why"] != "start"]
+    assert "roll-back+lower-lr" in train(tmp_path / "x10", seed, width, "x10")
