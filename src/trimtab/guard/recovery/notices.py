@@ -103,7 +103,9 @@ class Notices:
             if f.detector == "lr-change":
                 if f.value >= _REPORTED_JUMP * f.expected and f.step >= state.next_jump:
                     state = replace(state, next_jump=f.step + _REPEAT_STEPS)
-                    commands += [note(step, f.text), at_step(step, f.text)]
+                    commands.append(note(step, f.text))
+                    if f.severity != "info":  # a rate that came back reads like an alarm
+                        commands.append(at_step(step, f.text))
             elif f.severity != "info" and f.key not in state.reported and not state._is_skip(f):
                 waiting.add(f.key)
         if waiting:

@@ -277,10 +277,9 @@ def _approach(
     target = first_sign - 1 - policy.rollback_margin_steps
     distance = max(int(incident.onset) - target, 1)
     target -= distance * (2**recurrences - 1)
-    jump = find_lr_jump(incident)
-    rising, sound = (
-        (False, None) if jump else lr_rise(record, incident.onset, standing.in_force.lr_cuts)
-    )
+    cuts = standing.in_force.lr_cuts
+    jump = find_lr_jump(incident, record, cuts)
+    rising, sound = (False, None) if jump else lr_rise(record, incident.onset, cuts)
     if saturates(incident) or returned:
         # it grew as long before it could be told apart as it did after
         grown = step - first_sign
