@@ -124,6 +124,8 @@ def test_first_return_explains_no_more_than_the_level_that_the_rate_had(
         design.take_row(t, loss + 0.02 * rng.normal(), 0.1 if low else 1.0)
         if t == 203:
             assert design.why(alarm(202))
+    read = replace(alarm(202, "held-out-worse"), detector="held-out", value=9.0)
+    assert not design.why(read)
     assert bool(design.failed(260)) is (level > 1)
     assert not design.why(alarm(240))  # the rate came back long before
 
@@ -214,7 +216,7 @@ PLANS: dict[str, Callable[[int], float]] = {
 }
 SIGNS: dict[str, Callable[[int], float]] = {
     "each step": lambda s: -0.5 if s > 100 and s % 2 else 1.0,
-    "phases of 20": lambda s: -1.0 if s > 100 and (s // 20) % 2 else 1.0,
+    "phases of 5": lambda s: -0.1 if s > 100 and (s // 5) % 2 else 1.0,
 }
 
 

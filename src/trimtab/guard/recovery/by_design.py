@@ -82,6 +82,10 @@ _NUMERIC = 1e-6
 class _Why(Protocol):
     why: str
 
+    @property
+    def rise(self) -> float:
+        """Most that it explains."""
+
     def over(self, losses: Sequence[float], step: int) -> bool:
         """Whether the last losses are more than it explains."""
 
@@ -120,6 +124,10 @@ class _Return:
             self.failed = now > high
         if self.until is not None and step == self.until + _BACK_STEPS:
             self.failed = self.failed or median(losses[-2 * _BLOCK :]) > self.back
+
+    @property
+    def rise(self) -> float:
+        return self.limit - self.level
 
     def over(self, losses: Sequence[float], step: int) -> bool:
         self.failed = self.failed or (
@@ -238,16 +246,19 @@ class _More:
     size: float | None
     """Of the part, before the rise; None: not known."""
 
-    def over(self, losses: Sequence[float], step: int) -> bool:
-        if len(losses) < _BLOCK:
-            return False
+    @property
+    def rise(self) -> float:
         more = self.part.size - self.before
         rise = self.most
         if self.size is not None:
             rise = more * abs(self.size)
         elif self.before > 0 and self.weights.all_add and self.level > 0:
             rise = min(rise, more / self.before * self.level)
-        return median(losses[-_BLOCK:]) > self.level + max(_SIGMAS * self.sigma, rise)
+        return max(_SIGMAS * self.sigma, rise)
+
+    def over(self, losses: Sequence[float], step: int) -> bool:
+        del step
+        return len(losses) >= _BLOCK and median(losses[-_BLOCK:]) > self.level + self.rise
 
 
 class ByDesign:
@@ -349,25 +360,29 @@ class ByDesign:
         turned = f.kind in _OF_TURNS and self._turns.between(
             first - _NEAR_STEPS, last + _NEAR_STEPS
         )
-        if turned or (f.detector == "loss-count" and self._turns.returned):
-            note: _Why | None = self._turns.note(first)
-            if note is not None:
-                return note
+        if f.detector == "loss-count" and self._turns.known:
+            return _Range(self._turns, {})  # of the factor, whatever the loss does
+        note: _Why | None = self._turns.note(first) if turned else None
+        if note is not None:
+            return note
         if f.kind not in _RISES or f.direction == "down":
             return None
+        # A reading of fixed batches is no noisy row: it says at once how far the loss has risen.
+        risen = f.value - f.expected if f.kind == "held-out-worse" else 0.0
         for rise in self._returns:
             placed = last >= rise.since and first <= rise.risen + rise.late
-            if placed and not rise.failed and not self._is_over(rise):
+            if placed and not self._is_over(rise, risen):
                 return rise
         for weights in (self._logged, self._of_graph):
             if weights.explains(first, last):
                 note = self._more(weights, first)
-                if note is not None and not self._is_over(note):
+                if note is not None and not self._is_over(note, risen):
                     return note
         return None
 
-    def _is_over(self, note: _Why) -> bool:
-        return bool(self._losses) and note.over(list(self._recent), self._losses[-1][0])
+    def _is_over(self, note: _Why, risen: float) -> bool:
+        step = self._losses[-1][0] if self._losses else 0
+        return risen > note.rise or note.over(list(self._recent), step)
 
     def failed(self, step: int) -> frozenset[Key]:
         """Return the alarms that are such after all: the loss rose too far, or did not come back.
@@ -500,6 +515,7 @@ class _Range:
     why = "the script does so in turn: by another sign of the loss, or other parameters"
     turns: _Turns
     limits: dict[Hashable, float]
+    rise = math.inf
 
     def over(self, losses: Sequence[float], step: int) -> bool:
         del losses, step
@@ -546,24 +562,27 @@ class _Turns:
         self._high = max(self._high, self._last)
 
     @property
+    def known(self) -> bool:
+        """Whether there were enough turns, and back to what was done before."""
+        return self.returned and self._num_changes >= _LEAST_TURNS - 1
+
+    @property
     def worst(self) -> tuple[Hashable, float]:
         """What is done just now, and the last loss of it; larger is worse."""
         return self._now, self._last
 
     def note(self, first: int) -> _Range | None:
         """Return what turns explain from a step on; None where too little is known of them."""
-        if self._num_changes < _LEAST_TURNS - 1:
+        if not self.known:
             return None
         limits: dict[Hashable, float] = {}
         for what, kept in self._highs.items():
-            highs = np.array([x for t, x in kept if t < first])
-            if len(highs):
-                spread = mad_sigma(np.diff(highs)) / math.sqrt(2) if len(highs) > 2 else math.nan
+            highs = np.array([x for t, x in kept if t < first][-_LEVEL:])
+            if len(highs) > 1:
+                # few turns say little of their spread but by the range of it
+                spread = max(mad_sigma(np.diff(highs)) / math.sqrt(2), float(np.ptp(highs)) / 4)
                 least = _NUMERIC * float(np.abs(highs).max())
-                wide = float(np.ptp(highs)) if len(highs) <= 2 else 0.0
-                limits[what] = float(highs.max()) + max(
-                    _SIGMAS * (spread if math.isfinite(spread) else wide), least
-                )
+                limits[what] = float(highs.max()) + max(_SIGMAS * spread, least)
         if not limits:
             return None
         found = _Range(self, limits)

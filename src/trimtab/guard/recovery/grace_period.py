@@ -58,7 +58,7 @@ class GracePeriod:
         waiting, raised, sound = dict(self.waiting), self.rate_raised, self.rate_sound
         decisions: list[tuple[str, str]] = []
         for f in findings:
-            if f.detector == "lr-change" and f.severity != "info":  # not one that came back
+            if f.detector == "lr-change":
                 raised, sound = f.onset, f.expected
             if f.signal != "loss" or f.kind == "non-finite":
                 continue

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trimtab.incidents import Incident
     from trimtab.record import RunRecord
 
-__all__ = ["LrJump", "find_lr_jump", "lr_at", "lr_rise"]
+__all__ = ["LrJump", "find_lr_jump", "lr_at", "lr_rise", "sound_lr"]
 
 _RISE_STEPS = 16
 """Steps before the onset over which the rate is compared."""
@@ -94,6 +94,18 @@ def lr_at(record: RunRecord, step: float, cuts: Sequence[tuple[int, float]]) -> 
     if not len(rows):
         return math.nan
     return float(column.values[rows[-1]]) / lr_factor(cuts, float(record.step[rows[-1]]))
+
+
+def sound_lr(
+    record: RunRecord, step: float, now: float, cuts: Sequence[tuple[int, float]]
+) -> float:
+    """Return the scheduled rate at a step; the rate `now` where that is one that came back by then.
+
+    At the low end of a schedule with restarts nothing is learned, so nothing goes wrong there.
+    """
+    if now <= ABOVE * _highest_that_came_back(record, step, cuts):
+        return now
+    return lr_at(record, step, cuts)
 
 
 def lr_rise(
