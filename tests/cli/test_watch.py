@@ -544,3 +544,23 @@ def test_ctrl_c_ends_it_with_the_state(tmp_path: Path) -> None:
     assert process.returncode == 0
     assert out.startswith("stopped at step 600")
     assert err == ""
+
+
+def test_standard_input_is_followed_to_its_end(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    end, begin = os.pipe()
+
+    def write() -> None:
+        with os.fdopen(begin, "w") as pipe:
+            pipe.write(log_text((300,), 400))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    with os.fdopen(end, encoding="utf-8") as piped:
+        monkeypatch.setattr(sys, "stdin", piped)
+        code, out, _ = run("watch", "-", "--interval", "0.05", "--json")
+    writer.join()
+    told = [json.loads(text) for text in out.splitlines()]
+    assert code == 0
+    assert {t["path"] for t in told} == {"-"}
+    assert [t["rows"] for t in told if t["event"] == "stopped"] == [400]
+    assert any(t["event"] == "found" and t["incident"]["kind"] for t in told)

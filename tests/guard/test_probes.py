@@ -139,7 +139,6 @@ def test_attention_is_seen_however_it_is_written(tmp_path: Path, how: str) -> No
     assert "attention_logit_max" not in rows_of(tmp_path / "run")[-2]
 
 
-@pytest.mark.covers("S20")
 @pytest.mark.covers("S11")
 def test_layers_output_and_weights_against_hand_computed_values(tmp_path: Path) -> None:
     torch.manual_seed(1)

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from trimtab.analysis.source import Beside, read_beside
 from trimtab.analysis.verdict import FAIL_ON
 from trimtab.cli.detectors import add_detector_options, judge_of
 from trimtab.cli.output import tell
+from trimtab.cli.stdin import STDIN, GrowingStdin
 from trimtab.cli.watch_digest import digest
 from trimtab.kinds import severity_rank
 from trimtab.masking import masked
@@ -30,7 +32,11 @@ __all__ = ["add", "add_options", "follow", "run"]
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the command."""
     parser = commands.add_parser("watch", help="follow a growing log and report each incident once")
-    parser.add_argument("path", metavar="PATH", help="a log or a run directory; may not exist yet")
+    parser.add_argument(
+        "path",
+        metavar="PATH",
+        help="a log or a run directory; may not exist yet; -: standard input",
+    )
     add_options(parser)
     parser.add_argument("--config", metavar="FILE", type=Path, help="as for inspect")
     parser.add_argument("--checkpoints", metavar="DIR", type=Path, help="as for inspect")
@@ -103,7 +109,11 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     beside = read_beside(config=arguments.config, checkpoints=arguments.checkpoints)
     with columns_given(parse_columns(arguments.columns)):
-        return follow(arguments.path, arguments, beside)
+        if arguments.path != STDIN:
+            return follow(arguments.path, arguments, beside)
+        with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
+            piped = GrowingStdin(Path(folder))
+            return follow(str(piped.path), arguments, beside, name=STDIN, sleep=piped.sleep)
 
 
 def follow(
@@ -111,6 +121,7 @@ def follow(
     options: argparse.Namespace,
     beside: Beside,
     *,
+    name: str = "",
     clock: Callable[[], float] = time.time,
     sleep: Callable[[float], None] = time.sleep,
 ) -> int:
@@ -135,9 +146,10 @@ def follow(
         clock=clock,
         sleep=after_look,
     )
+    watch.path = name or path
     with Alarm(command=command, url=url) as alarm:
         printer = _Printer(alarm, options)
-        with contextlib.suppress(KeyboardInterrupt):
+        with contextlib.suppress(KeyboardInterrupt, EOFError):
             for update in watch:
                 printer.show(update)
         for update in watch.settle():

@@ -218,7 +218,10 @@ class PaceDetector:
             p = changed(p, run_row=row.index, run_step=row.step)
         p = changed(p, run=(*p.run[1 - self.block_rows :], y))
         shift = median(np.array(p.run)) - p.level
-        if p.run_told or len(p.run) < self.block_rows or not self._is_slow(p, shift):
+        # What blocks call slow from another row on is one condition with it.
+        apart = p.onset_row >= 0 and p.onset_row != p.run_row
+        short = apart or len(p.run) < self.block_rows
+        if p.run_told or short or not self._is_slow(p, shift):
             return p, []
         p = changed(p, run_told=True)
         return p, [self._run_finding(i, p, row, offset)]
@@ -305,10 +308,11 @@ class PaceDetector:
             told = [self._finding(i, p, row, "back", offset)] if len(p.flagged) >= 2 else []
             return self._calm(replace(p, onset_row=-1, flagged=np.zeros(0)), block, high), told
         if p.onset_row < 0:
+            begun = (p.run_row, p.run_step) if p.run else (p.first_row, p.first_step)
             p = replace(
                 p,
-                onset_row=p.first_row,
-                onset=p.first_step,
+                onset_row=begun[0],
+                onset=begun[1],
                 ref=ref,
                 score=0.0,
                 flagged=np.zeros(0),
@@ -386,7 +390,7 @@ class PaceDetector:
         y = median(np.array(p.run))
         value, usual = self._unit(i, y, offset), self._unit(i, p.level, offset)
         return Finding(
-            detector=f"{self.name}-run",
+            detector=self.name,
             kind="slowdown",
             signal=self.signals[i],
             severity="info",
