@@ -1,6 +1,7 @@
 """Skips for what a machine lacks (torch, a GPU, a browser), the two hypothesis profiles, and steps
 whose length does not depend on what else the machine does."""
 
+import gc
 import sys
 from collections.abc import Generator
 from functools import cache
@@ -55,6 +56,26 @@ def even_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         from tests.guard.even_steps import EvenClock
 
         monkeypatch.setattr("trimtab.guard.loop.assembly.StepClock", EvenClock)
+
+
+@pytest.fixture(autouse=True)
+def few_faults(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have guarded runs end with a self-test of only what their verdict rests on."""
+    if HAS_TORCH and request.path.parent.name in ("guard", "integrations"):
+        from tests.guard.even_steps import FEW_FAULTS
+
+        monkeypatch.setattr("trimtab.analysis.self_test.INJECTED_FAULTS", FEW_FAULTS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Collect without the garbage collector, and keep it from what was collected ever after."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

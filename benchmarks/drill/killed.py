@@ -16,7 +16,8 @@ from trimtab.cli import main
 if TYPE_CHECKING:
     from _typeshed import TraceFunction
 
-_PLACES = ("supervise/supervisor.py", "supervise/processes.py", "supervise/holder.py", "durable.py")
+_PARTS = ("supervisor", "running", "processes", "holder")
+_PLACES = (*(f"supervise/{name}.py" for name in _PARTS), "durable.py")
 _STARTING = "_begin"
 
 

@@ -329,13 +329,14 @@ def test_what_is_published_names_no_host_user_path_or_secret(
     journal.append(
         "attempt", attempt="1.0", step=0, number="1.0", parent=None, why="on gpu-node017"
     )
+    journal.append("rollback", attempt="1.0", step=0, to_step=0, by="Ada Private", why="asked")
     journal.close()
     note(run, "ssh uvw12xy@jean-zay.fr, see /home/uvw12xy/run.log; r7i3n2 lost a GPU; 10.1.2.3",
          "--author", "uvw12xy", "--attempt", "1.0")  # fmt: skip
     for form in ("md", "html", "json"):
         text = read(run, capsys, "--publish", "--format", form)
         for private in ("r7i3n2", "uvw12xy", "gpfsscratch", "/home/", "10.1.2.3", "node017",
-                        "jean-zay", str(tmp_path)):  # fmt: skip
+                        "jean-zay", "Ada Private", str(tmp_path)):  # fmt: skip
             assert private not in text, form
         assert "person-" in text
         assert "host-" in text

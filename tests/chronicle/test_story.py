@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.browser import Browser
 from tests.serve.test_served import violations
+from tests.surgery.cluster import steps_of
 from trimtab.cli import main
 
 pytest.importorskip("tensorboard")
@@ -158,6 +159,17 @@ def tell_the_story(run: Path) -> None:
          "--author", "Iz Beltagy", "--attempt", "1.2")  # fmt: skip
     note("a more numerically stable self-attention: norm_factor moved inward", "--why",
          "--attempt", "1.2", "--author", "Corby Rosset")  # fmt: skip
+    note("the number of nodes and the data stay; codecarbon is off, as it misses measurements",
+         "--attempt", "1.2", "--author", "S. Bekman")  # fmt: skip
+    note("the ratio of width to depth: 6.3 after 6K steps, where 13B had 4.5", "--hypothesis",
+         "model design", "--author", "Iz Beltagy", "--attempt", "1.2")  # fmt: skip
+    note("6K, 4K and 3K are good candidates, in increasing order of preference",
+         "--author", "Samyam Rajbhandari", "--attempt", "1.2")  # fmt: skip
+    note("NLAYERS=64 NHIDDEN=11600, a ratio of 180; stopped on 2021-09-30", "--attempt", "1.3",
+         "--author", "S. Bekman")  # fmt: skip
+    note("the gradients are the largest at the end of the LR ramp-up; the variance norm and maximum"
+         " reach their top near the peak of the LR", "--hypothesis", "warm-up end",
+         "--author", "Conglong Li", "--attempt", "1.1")  # fmt: skip
     note("earlier than 6210, as that might be too close to the blow up; beta2 0.95 as seconded by"
          " Samyam Rajbhandari", "--why", "--attempt", "1.3", "--author", "Iz Beltagy")  # fmt: skip
 
@@ -202,12 +214,25 @@ def test_the_logbook_carries_every_fact_of_the_source(chronicle: Chronicle) -> N
     assert "As 1.2, but: beta2 0.999 → 0.95" in tries["1.3"]
     assert "Seed: 43" in tries["1.3"]
     assert "(Iz Beltagy)" in tries["1.3"]
+    # what the source tells of the losses, of the rows that it quotes
+    assert "at most 11.42 at 7010, " in tries["1.0"]
+    assert "at most 10.24 at 6940, " in tries["1.1"]
+    for name, nan_from in (("1.0", 7370), ("1.1", 7070), ("1.2", 7010)):
+        assert "before it, at most " in tries[name]
+        assert f"NaN from {nan_from}" in tries[name]
+    assert "trouble began at 7010" in tries["1.0"]
+    assert "trouble began at 6910" in tries["1.1"]
+    for fact in ("codecarbon is off", "6K, 4K and 3K", "Samyam Rajbhandari"):
+        assert fact in tries["1.2"]
+    for fact in ("NLAYERS=64 NHIDDEN=11600", "2021-09-30"):
+        assert fact in tries["1.3"]
     failed = text.split("## What did not")[1].split("\n## ")[0]
     assert "seed 42 → 43" in failed
     known = text.split("## Hypotheses")[1].split("\n## ")[0]
     assert "| bad data | rejected |" in known
     assert "| fp16 | open |" in known
-    assert "Conglong Li" in known
+    assert "| model design | open |" in known
+    assert "Conglong Li: the gradients are the largest at the end of the LR ramp-up" in known
     assert "3 restarts in " in text
 
 
@@ -215,6 +240,9 @@ def test_the_logbook_carries_every_fact_of_the_source(chronicle: Chronicle) -> N
 def test_the_folder_ends_as_the_source_says(cluster: Path) -> None:
     saved = cluster / "checkpoints"
     assert (saved / "latest").read_text() == "global_step3300"
+    assert (saved / "latest_checkpointed_iteration.txt").read_text() == "3300"
+    aside = {p.name for p in (cluster / "aside").glob("global_step*")}  # moved, and never deleted
+    assert {"global_step6210", "global_step6900", "global_step7110"} <= aside
     assert sorted(p.name for p in saved.glob("global_step*")) == [
         "global_step3000",
         "global_step3300",
@@ -225,6 +253,10 @@ def test_the_folder_ends_as_the_source_says(cluster: Path) -> None:
         "tb-try-2",
         "tb-try-3",
     }
+    kept = {p.name for p in board.glob("events*")}
+    assert len(kept) == 2  # of tries 1 and 4; those of 2 and 3 are in the archives
+    assert steps_of(board) == list(range(10, 5201, 10))
+    assert steps_of(board / "tb-7k-glitch") == list(range(10, 7421, 10))
 
 
 def test_copies_in_the_archives_are_counted_once(chronicle: Chronicle, adopted: Path) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.guard.tiny import events_of
 from trimtab.detectors.contract import Finding
 from trimtab.guard import Guard
-from trimtab.guard.recovery.by_design import ByDesign, terms_of
+from trimtab.guard.recovery import kept_remedy
+from trimtab.guard.recovery.by_design import ByDesign
+from trimtab.guard.recovery.case import Verification
+from trimtab.guard.recovery.commands import JournalEvent, ReleaseSettings
+from trimtab.guard.recovery.expectation import Expectation
+from trimtab.guard.recovery.state import RecoveryState
+from trimtab.guard.step.loss_terms import terms_of
+from trimtab.plan.policy import Policy
+from trimtab.plan.trials import SettingPutBack
 
 pytestmark = pytest.mark.torch
 
@@ -101,6 +110,11 @@ def test_rise_at_a_restart_is_an_alarm_after_all_where_the_loss_does_not_come_ba
     assert bool(found) is fails
 
 
+def test_rise_of_what_ranks_do_not_share_is_not_asked_about() -> None:
+    assert ByDesign.is_about(alarm(9))
+    assert not ByDesign.is_about(replace(alarm(9), signal="throughput"))
+
+
 def test_weight_that_grows_explains_a_rise_until_it_stands_still() -> None:
     def warm_up(t: int) -> tuple[float, ...]:
         return (1.0, min(max(t - 100, 0) / 80, 1.0))
@@ -170,8 +184,7 @@ def train(run: Path, seed: int, width: int, rate: str, sign: str = "") -> list[s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [0, 1])
-@pytest.mark.parametrize("width", [24, 64])
+@pytest.mark.parametrize(("seed", "width"), [(0, 24), (1, 64)])
 def test_run_is_left_alone_at_restarts_and_turns_and_not_at_ten_times_the_rate(
     tmp_path: Path, seed: int, width: int
 ) -> None:
@@ -181,3 +194,25 @@ def test_run_is_left_alone_at_restarts_and_turns_and_not_at_ten_times_the_rate(
         assert train(run, seed, width, "flat", sign) == []
         assert not [e for e in events_of(run, "attempt") if e.data["why"] != "start"]
     assert "roll-back+lower-lr" in train(tmp_path / "x10", seed, width, "x10")
+
+
+CHANGED = SettingPutBack(
+    name="Dropout.p", step=90, values=(0.1,), changed_to=(0.5,), shown="Dropout.p back to 0.1"
+)
+
+
+@pytest.mark.parametrize(
+    ("end", "verdict"), [(0.5, "worked"), (2.0, "did not")], ids=["far below", "above"]
+)
+def test_verification_lets_a_hold_go_that_did_not_help(end: float, verdict: str) -> None:
+    """An alarm about a loss that is far below what it was says nothing against the remedy."""
+    expected = Expectation(level=1.0, sigma=0.05, unit=3.0)
+    kept = Verification("put-back", 200, expected, losses=(end,) * 12, put_back=(CHANGED,))
+    state = RecoveryState(policy=Policy(mode="act"), verification=kept)
+    _, commands = kept_remedy.verify_step(state, end, alarmed=True, step=113, failures=0)
+    (outcome,) = [c for c in commands if isinstance(c, JournalEvent) and c.event == "outcome"]
+    assert outcome.data["verdict"] == verdict
+    released = [c for c in commands if isinstance(c, ReleaseSettings)]
+    assert released == ([] if verdict == "worked" else [ReleaseSettings((CHANGED,))])
+    told = [c for c in commands if isinstance(c, JournalEvent) and c.event == "decision"]
+    assert bool(told) is (verdict != "worked")

@@ -161,6 +161,28 @@ def test_a_second_place_that_fails_stops_nothing_and_is_told_once(
     assert [c.step for c in list_checkpoints(tmp_path / "run" / "checkpoints")] == [10, 20, 30, 40]
 
 
+@pytest.mark.covers("S226")
+def test_a_copy_that_fails_once_is_tried_again_and_a_warning_goes_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy, failed = mirror.copy_checkpoint, []
+
+    def upload(source: Path, folder: Path) -> Path:
+        if source.name not in failed:
+            failed.append(source.name)
+            raise OSError(5, "Input/output error")
+        return copy(source, folder)
+
+    monkeypatch.setattr(mirror, "copy_checkpoint", upload)
+    monkeypatch.setattr(mirror, "_RETRY_S", (0.01, 0.01))
+    place = run_until(tmp_path, 15)
+    assert failed
+    assert list_checkpoints(place / "checkpoints", hashes=True)[-1].path.name == failed[-1]
+    assert list_checkpoints(tmp_path / "run" / "checkpoints")[-1].path.name == failed[-1]
+    (note,) = [e for e in events_of(tmp_path / "run", "note") if "second" in e.data["text"]]
+    assert "Input/output error" in note.data["text"]
+
+
 def test_another_run_of_that_name_is_not_mixed_with(tmp_path: Path) -> None:
     place = run_until(tmp_path, 15)
     before = (place / "journal.jsonl").read_bytes()

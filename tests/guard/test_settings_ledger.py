@@ -251,3 +251,29 @@ def test_another_batch_size_that_came_with_another_loader_is_announced(tmp_path:
         "change_data"
     ]
     assert [line for line in said if "not announced" in line] == []
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_rollback_brings_back_what_was_trained_and_set_and_makes_it_again_at_its_step(
+    tmp_path: Path, again: bool
+) -> None:
+    s, seen, done = make(dropout=0.0), list[tuple[int, float, bool]](), set[int]()
+    guard = guard_of(s, tmp_path / "run", mode="act", steps=24)
+    for batch in guard:
+        step = guard.step_number + 1
+        if step == 14 and (again or step not in done):  # once only, as a callback would
+            done.add(step)
+            s.model.dropout.p = 0.25
+            s.model.hidden.weight.requires_grad_(False)
+        guard.backward(s.loss(batch))
+        guard.step()
+        seen.append((step, s.model.dropout.p, s.model.hidden.weight.requires_grad))
+        if len(seen) == 16:
+            guard.roll_back(8, why="test", confirm=True)
+    after = {step: what for step, *what in seen[16:]}
+    first = min(after)
+    assert first < 12
+    assert after[first] == [0.0, True]
+    assert after[13] == [0.0, True]
+    assert after[14] == [0.25, False]
+    assert after[24] == [0.25, False]

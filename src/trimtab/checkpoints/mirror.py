@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 __all__ = ["Mirror", "bring_back", "copy_checkpoint", "copy_of", "newest_trusted"]
 
 _CHUNK_BYTES = 1 << 20
+_RETRY_S = (0.5, 5.0)
+"""Waits before the second and the third try: a share that hiccups is back by then. Ours."""
 _WAIT_S = 120.0
 """Longest wait for the second place at the end of a run. Ours: a checkpoint of some gigabytes."""
 
@@ -64,7 +66,7 @@ class Mirror:
         self._queue: deque[tuple[str, Callable[[], None]]] = deque()
         self._doing = ""
         self._trouble: str | None = None
-        self._told = False
+        self._told = self._ending = False
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
@@ -106,6 +108,8 @@ class Mirror:
     def wait(self, timeout_s: float = _WAIT_S) -> bool:
         """Wait until all is copied; return whether it is."""
         with self._changed:
+            self._ending = True  # what waits for another try gets it now
+            self._changed.notify_all()
             done = self._changed.wait_for(
                 lambda: not self._queue and self._thread is None, timeout_s
             )
@@ -130,11 +134,16 @@ class Mirror:
                     self._changed.notify_all()
                     return
                 self._doing, work = self._queue.popleft()
-            try:
-                work()
-            except Exception as error:  # noqa: BLE001 - whatever fails there, the run continues
-                with self._changed:
-                    self._trouble = self._trouble or f"{self.place.root}: {error}"
+            for wait_s in (*_RETRY_S, None):
+                try:
+                    work()
+                except Exception as error:  # noqa: BLE001 - whatever fails there, the run continues
+                    with self._changed:
+                        self._trouble = self._trouble or f"{self.place.root}: {error}"
+                        if wait_s is not None and not self._ending:
+                            self._changed.wait_for(lambda: self._ending, wait_s)
+                            continue
+                break
 
     def _copy(self, checkpoint: Path) -> None:
         _copy_records(self._run, self.place)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from typing import Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.chronicle.journal import Event
 from trimtab.chronicle.notes import NoteBook, notebook_of
@@ -115,6 +116,8 @@ class LineageAttempt:
     outcome_by: str
     """`rows`, `guard`, or the author of a note."""
     outcome_why: str
+    loss_went: str
+    """How its loss went through its first trouble, in words; empty without any."""
     missing: tuple[tuple[float, float], ...]
     """Ranges of steps between its rows of which nothing is logged."""
     bugs: tuple[str, ...]
@@ -465,6 +468,7 @@ def _attempt(
         outcome=outcome,
         outcome_by=by,
         outcome_why=because,
+        loss_went=_loss_went(record, rows, episodes),
         missing=_missing(record, rows, o),
         bugs=book.bugs_of(o.number),
         mark=mark,
@@ -603,6 +607,34 @@ def _outcome(
     if alarms:
         return "worked", f"{len(alarms)} alarm{'s' * (len(alarms) > 1)} passed"
     return "worked", f"no alarm in {num_rows} rows"
+
+
+def _loss_went(record: RunRecord | None, rows: range, episodes: Sequence[AttemptIncident]) -> str:
+    """Return how the loss went through the first trouble of an attempt: before, at most, at last."""
+    onsets = [e.onset for e in episodes if e.severity in ("warning", "critical")]
+    loss = None if record is None else record.columns.get("loss")
+    if record is None or loss is None or not onsets or not len(rows):
+        return ""
+    part = np.arange(rows.start, rows.stop)[loss.present[rows.start : rows.stop]]
+    step, values = record.step[part], loss.values[part]
+    finite = np.isfinite(values)
+    before, after = finite & (step < min(onsets)), finite & (step >= min(onsets))
+    picked = (
+        ("{} at {} before it", np.flatnonzero(before)[-1:]),
+        ("at most {} at {}", _highest(values, after)),
+        ("{} at {} at last", np.flatnonzero(after)[-1:]),
+        ("{} from {}", np.flatnonzero(~finite & (step >= min(onsets)))[:1]),
+    )
+    return ", ".join(
+        form.format(number(float(values[k])), number(float(step[k])))
+        for form, rows_of in picked
+        for k in rows_of
+    )
+
+
+def _highest(values: NDArray[np.float64], among: NDArray[np.bool_]) -> NDArray[np.intp]:
+    rows = np.flatnonzero(among)
+    return rows[values[rows].argmax()][None] if len(rows) else rows
 
 
 def _missing(record: RunRecord | None, rows: range, o: _Opened) -> tuple[tuple[float, float], ...]:

@@ -174,6 +174,8 @@ def _header(a: LineageAttempt, lineage: Lineage) -> Iterator[str]:
         yield f"Missing: steps {md(_steps(first, last))} are not in the log"
     if len(a.missing) > _MOST_MISSING:
         yield f"Missing: {len(a.missing) - _MOST_MISSING} more gaps"
+    if a.loss_went:
+        yield f"Loss through the trouble: {md(a.loss_went)}"
     if a.ended_by:
         yield f"Ended by: {md(_failure(a.ended_by))}"
     if a.lost_steps > 0 and lineage.main_line:

@@ -13,10 +13,9 @@ passes over calm stretches faster than row by row, and says and becomes exactly 
 without is fed row by row.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -285,8 +284,12 @@ def changed(state: StateT, **fields: object) -> StateT:
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(f.name for f in dataclasses.fields(kind))
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """Return the fields of a dataclass; None of another type."""
+    return tuple(f.name for f in fields(kind)) if is_dataclass(kind) else None
+
+
+_PLAIN = frozenset((bool, int, str, type(None)))
 
 
 def state_to_json(state: object) -> Any:
@@ -294,13 +297,17 @@ def state_to_json(state: object) -> Any:
 
     Exact: `state_from_json(type(state), state_to_json(state))` equals `state` bit for bit.
     """
-    # JSON has no NaN and no Inf, and strict parsers refuse those that Python writes.
-    if isinstance(state, float) and not math.isfinite(state):
-        return "nan" if math.isnan(state) else ("inf" if state > 0 else "-inf")
-    if state is None or isinstance(state, float | int | str):
+    kind: Any = type(state)  # compared first: a judge has tens of thousands of numbers
+    if kind in _PLAIN:
         return state
-    if dataclasses.is_dataclass(state) and not isinstance(state, type):
-        return {name: state_to_json(getattr(state, name)) for name in _field_names(type(state))}
+    # JSON has no NaN and no Inf, and strict parsers refuse those that Python writes.
+    if isinstance(state, float):
+        if math.isfinite(state):
+            return state
+        return "nan" if math.isnan(state) else ("inf" if state > 0 else "-inf")
+    names = _field_names(kind)
+    if names is not None:
+        return {name: state_to_json(getattr(state, name)) for name in names}
     # The dtype is kept, so that a state read back equals the one that was saved.
     if isinstance(state, np.ndarray):
         return {
@@ -309,9 +316,6 @@ def state_to_json(state: object) -> Any:
             "data": state_to_json(state.ravel().tolist()),
         }
     if isinstance(state, tuple | list):
-        # most of what a judge holds is windows of finite numbers
-        if all(type(x) is float and x - x == 0.0 for x in state):
-            return list(state)
         return [state_to_json(x) for x in state]
     if isinstance(state, Mapping):
         return {str(k): state_to_json(v) for k, v in state.items()}
@@ -329,8 +333,9 @@ def state_from_json(template: StateT, data: Any) -> StateT:
 
 
 def _from_json(template: Any, data: Any, where: str) -> Any:
-    if dataclasses.is_dataclass(template) and not isinstance(template, type):
-        names = _field_names(type(template))
+    kind: Any = type(template)
+    names = _field_names(kind)
+    if names is not None:
         # Never filled up with defaults: half a state of another version would judge wrongly.
         if not isinstance(data, dict) or set(data) != set(names):
             raise ReadError(
@@ -345,7 +350,7 @@ def _from_json(template: Any, data: Any, where: str) -> Any:
         return np.asarray(flat, dtype=np.dtype(data["dtype"])).reshape(data["shape"])
     if isinstance(template, tuple):
         # One entry per signal: another length means another list of signals.
-        if template and dataclasses.is_dataclass(template[0]) and len(template) != len(data):
+        if template and is_dataclass(template[0]) and len(template) != len(data):
             raise ReadError(
                 f"{where}: {len(data)} entries, expected {len(template)}; start the detector anew"
             )

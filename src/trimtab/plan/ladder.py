@@ -103,6 +103,9 @@ class Situation:
     """Rollbacks of this trouble that were committed and failed."""
     rollbacks: int = 0
     """Rollbacks committed so far in the run."""
+    begun: bool = False
+    """Whether it was gone back to the restore point already: without a trial that was for nothing.
+    """
     depth: int = 0
     """How often this incident has gone further back already."""
     older_restore_point: bool = True
@@ -193,7 +196,7 @@ def next_step(s: Situation) -> NextStep:
 
 def _blocked(s: Situation) -> NextStep | None:
     policy = s.policy
-    if s.trials:
+    if s.trials or s.begun:
         return None
     since = None if s.last_action_step is None else s.step - s.last_action_step
     # non-finite values are exempt: waiting would only spread them through the state

@@ -13,7 +13,7 @@ from trimtab.analysis.timeline import answers
 from trimtab.chronicle.journal import Event
 from trimtab.record import RunRecord, axis_word
 from trimtab.report.wording import capital, final_loss
-from trimtab.text import action_words, number, reworded, verdict_text
+from trimtab.text import action_words, number, reworded, verdict_text, words
 
 __all__ = ["cost_sentence", "saved_of", "saved_sentence"]
 
@@ -40,7 +40,8 @@ def saved_sentence(account: RunAccount) -> str:
         what = "incident" if open_ == 1 else "incidents"
         worst = min(i for i in done if i not in past)
         deeds = [action_words(e.step, e.data) for e in done[worst] if e.event == "action"]
-        told = f": {deeds[-1]}" if deeds else ""
+        tried = [words(e.data.get("remedy")).removeprefix("trial: ") for e in done[worst]]
+        told = f": {deeds[-1]}" if deeds else f": trials that did not hold: {', '.join(tried)}"
         parts.append(f"{number(open_)} {what} acted on without a proven cure{told}.")
     return " ".join(parts)
 

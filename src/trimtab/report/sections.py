@@ -73,13 +73,16 @@ def _next_test(t: IncidentText) -> str:
 def _card(t: IncidentText, prefix: str) -> str:
     same = f"as for {t.same_as}" if t.same_as else ""
     plan = [("do", same)] if same else _plan_rows(t)
-    later = _folded("to consider, and for the next run", plan[1:]) if not t.done else ""
-    done = _list(t.done)
+    # who reads this at night is not told to mend what the run left behind long ago
+    past = t.given_up and t.alarm and not t.done
+    deeds = ("nothing is left to do: its branch was given up",) if past else t.done
+    later = _folded("to consider, and for the next run", plan[1:]) if not deeds else ""
+    done = _list(deeds)
     because = same or (_causes(t.causes) if t.alarm or t.causes else "")
     rows = [
         *([("done", done)] if done else plan[:1]),
         ("because", because),
-        ("next test", "" if same or t.resolved else _next_test(t)),
+        ("next test", "" if same or t.resolved or past else _next_test(t)),
         ("first", text(t.first or ("no sign before the onset" if t.alarm else ""))),
         ("what", text(t.what)),
         ("together", text(t.together)),

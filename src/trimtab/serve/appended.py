@@ -9,6 +9,7 @@ log is read whole again.
 import os
 import stat
 import tempfile
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,9 +30,11 @@ MAX_BYTES = 1 << 20
 """Appended bytes that are read alone, at most; of more the log is read whole."""
 _CONTEXT_LINES, _CONTEXT_BYTES = 64, 1 << 16
 _FIRST_BYTES = 1 << 12
-_ROWS = 1 << 12
+_ROWS = 1 << 10
 """Rows before the end that are kept to compare with: a log may have grown while it was read."""
 _LEAST_ALIKE = 8
+_RECENT_S = 3_600.0
+"""A log that did not change for so long has no mark: a server lists thousands of them."""
 _SIGNALS = (*(spec.name for spec in SPECS), "val_loss")
 
 
@@ -52,11 +55,11 @@ class ReadMark:
 
     @classmethod
     def before(cls, path: str) -> "ReadMark | None":
-        """Return where a log ends now; None where it is no file, or not one of lines."""
+        """Return where a log ends now; None where it is no file, quiet, or not one of lines."""
         try:
             with Path(path).open("rb") as file:
                 status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode):
+                if not stat.S_ISREG(status.st_mode) or status.st_mtime < time.time() - _RECENT_S:
                     return None
                 first = file.readline(_FIRST_BYTES)
                 begin = max(status.st_size - _CONTEXT_BYTES, len(first))

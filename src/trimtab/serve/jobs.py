@@ -98,7 +98,7 @@ def judge_source(
         ids: (id, title) of each run by its name.
         folder: Below it each run gets a folder.
     """
-    os.nice(15)  # the server and the readers go first
+    os.nice(5)  # the server and the readers go first
     found = []
     for name, outcome in _records(source):
         if name not in ids:

@@ -17,10 +17,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 
 from trimtab.detectors.explained_rises import ABOVE, JUMP, KINDS, SIGNALS
 from trimtab.signals.robust import mad_sigma
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import Key
 
-__all__ = ["ByDesign", "terms_of"]
+__all__ = ["ByDesign"]
 
 _RISES = frozenset((*KINDS, "held-out-worse"))
 _OF_TURNS = _RISES | {"too-good"}
@@ -58,52 +58,6 @@ _GROWS = 0.02
 _NEAR_STEPS = 2
 """Steps from a turn in which what it sets off begins: a row may be read one step late."""
 _MOST_KEPT = 64
-_MOST_TERMS, _MOST_DEPTH = 8, 8
-
-
-def terms_of(loss: torch.Tensor) -> tuple[float, ...]:
-    """Return the factors by which the parts of a loss are multiplied, as its graph has them.
-
-    Only plain numbers count, so that nothing waits for a device; what else a part is multiplied by
-    is part of it.
-
-    Example:
-        >>> x, y = torch.ones(2, requires_grad=True).unbind()
-        >>> terms_of(x.exp() - 0.5 * y.exp()), terms_of(-(x * y))
-        ((1.0, -0.5), (-1.0,))
-    """
-    found: list[float] = []
-    todo = [(getattr(loss, "grad_fn", None), 1.0, 0)]
-    while todo and len(found) < _MOST_TERMS:
-        node, factor, depth = todo.pop()
-        if node is None:
-            continue
-        name, inputs = node.name(), [n for n, _ in node.next_functions]
-        kind = name.partition("Backward")[0] if depth < _MOST_DEPTH else ""
-        number = _number_in(node, inputs) if kind in ("Mul", "Div") else None
-        if kind in ("Add", "Sub"):
-            alpha = float(getattr(node, "_saved_alpha", 1)) * (-1 if kind == "Sub" else 1)
-            # the last is taken first, so that factors come in the order of the formula
-            todo += [
-                (n, factor * f, depth + 1) for n, f in zip(inputs[:2], (1.0, alpha), strict=False)
-            ][::-1]
-        elif kind in ("Neg", "Rsub"):
-            todo.append((inputs[0], -factor, depth + 1))
-        elif number is not None and (kind == "Mul" or number):
-            part = next(n for n in inputs if n is not None)
-            todo.append((part, factor * number if kind == "Mul" else factor / number, depth + 1))
-        else:
-            found.append(factor)
-    return tuple(found)
-
-
-def _number_in(node: torch.autograd.graph.Node, inputs: Sequence[object]) -> float | None:
-    """Return the plain number of a product or quotient with one; None where there is none."""
-    if sum(n is not None for n in inputs) != 1:
-        return None
-    saved = getattr(node, "_saved_other" if inputs[0] is not None else "_saved_self", None)
-    plain = isinstance(saved, torch.Tensor) and saved.device.type == "cpu" and saved.numel() == 1
-    return float(saved) if plain else None  # type: ignore[arg-type]
 
 
 @dataclass
@@ -155,7 +109,7 @@ class ByDesign:
 
         Args:
             step: The one under way.
-            terms: As `terms_of` gives them.
+            terms: As `step.loss_terms` gives them.
             trained: Equal where the same parameters are trained.
         """
         self._turns.take(step, (tuple(x < 0 for x in terms), trained))
@@ -172,21 +126,31 @@ class ByDesign:
                 self._first.append(loss)
             self._losses.append((step, loss))
 
+    @staticmethod
+    def is_about(finding: Finding) -> bool:
+        """Whether a finding is an alarm of a kind that may be explained.
+
+        All of these rest on values that all ranks share.
+        """
+        f = finding
+        shared = f.signal in SIGNALS or f.kind == "held-out-worse" or f.detector == "loss-count"
+        return f.severity != "info" and shared
+
     def why(self, finding: Finding) -> str:
-        """Return what explains an alarm; empty where nothing does."""
+        """Return what explains such an alarm; empty where nothing does."""
         f = finding
         if f.key in self._notes:
             rise = self._notes[f.key]
             return _Turns.why if rise is None else rise.why
         last = int(max(f.step if f.kind == "held-out-worse" else 0, f.onset + f.grain_rows - 1))
         first = int(f.onset)
-        of_loss = f.signal in SIGNALS or f.kind == "held-out-worse"
-        turned = of_loss and f.kind in _OF_TURNS
-        turned = turned and self._turns.between(first - _NEAR_STEPS, last + _NEAR_STEPS)
+        turned = f.kind in _OF_TURNS and self._turns.between(
+            first - _NEAR_STEPS, last + _NEAR_STEPS
+        )
         if turned or (f.detector == "loss-count" and self._turns.returned):
             self._notes[f.key] = None
             return _Turns.why
-        rises = of_loss and f.kind in _RISES and f.direction != "down"
+        rises = f.kind in _RISES and f.direction != "down"
         for rise in self._rises if rises else ():
             until = math.inf if rise.until is None else rise.until + _LATE_STEPS
             if not rise.failed and last >= rise.since and first <= until:
@@ -240,6 +204,8 @@ class ByDesign:
         elif rate >= JUMP * last:
             since = found[-1][1] + 1
             found.append((step, step, rate))
+            if len(found) > 2 * _MOST_KEPT:  # the higher of the first two tops stands for both
+                found[:3] = [max(found[0], found[2], key=itemgetter(2))]
             if rate <= ABOVE * self._highest_before():
                 why = f"the learning rate is back at {rate:.3g}, a value that was in force before"
                 self._begin(why, since, _SHARE_OF_RATE)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.values import InForce, RestorePoint
     from trimtab.incidents import Incident
     from trimtab.plan.trial_results import Repeat, TrialRow
-    from trimtab.plan.trials import Trial
+    from trimtab.plan.trials import SettingPutBack, Trial
     from trimtab.record import RunRecord
 
 __all__ = ["Approach", "Case", "Verification"]
@@ -27,6 +27,8 @@ _VERDICT_STEPS = 32
 """Last steps that a kept remedy is judged by."""
 _FEWEST_STEPS = 8
 """Steps below which a verdict is unclear."""
+_NEWEST = 4
+"""Last steps, each of which must be below the level where an alarm says nothing of the remedy."""
 _LEVEL_STEPS = 64
 """Steps before the trouble that the level is of: it has an error of its own."""
 
@@ -146,6 +148,8 @@ class Verification:
     by_metric: bool = False
     """Whether a metric of the user's decided that it is kept: it then raises the alarm, too, and
     the level of the training loss says nothing (in RL it rises as the policy learns)."""
+    put_back: tuple[SettingPutBack, ...] = ()
+    """Settings that it holds."""
 
     def with_step(self, loss: float, *, alarmed: bool) -> Verification:
         """Return it with one more step."""
@@ -161,7 +165,9 @@ class Verification:
         of_level = self.expected.sigma / math.sqrt(_LEVEL_STEPS)
         significant = worse > 3 * (math.hypot(error, of_level) if of_level > 0 else error)
         size = worse > tolerance * self.expected.unit
-        failed = self.alarmed or (len(tail) > 0 and not math.isfinite(mean))
+        # A loss that is far below the level even now has been helped, whatever the alarm is about.
+        below = len(tail) >= _FEWEST_STEPS and max(*tail[-_NEWEST:]) < self.expected.level
+        failed = (self.alarmed and not below) or (len(tail) > 0 and not math.isfinite(mean))
         size = size and not self.by_metric
         # size without significance is noise, significance without size does not matter
         if failed or (size and significant and len(tail) >= _FEWEST_STEPS):

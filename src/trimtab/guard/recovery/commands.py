@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
-    from trimtab.plan.trials import Trial
+    from trimtab.plan.trials import SettingPutBack, Trial
 
 __all__ = [
     "AwaitAnswer",
@@ -36,6 +36,7 @@ __all__ = [
     "PassBy",
     "PutInForce",
     "Question",
+    "ReleaseSettings",
     "SaveCheckpoint",
     "Say",
     "SetAside",
@@ -133,6 +134,13 @@ class TakeBack:
 
 
 @dataclass(frozen=True, slots=True)
+class ReleaseSettings:
+    """Hold settings no longer; what the script had set is in force again."""
+
+    put_back: tuple[SettingPutBack, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class BeginAttempt:
     """Number and open a new attempt."""
 
@@ -184,7 +192,7 @@ class SaveCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CountRollback:
-    """Count a rollback that was kept."""
+    """Count a rollback, kept or not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +283,7 @@ Command = (
     | TakeSnapshot
     | SaveCheckpoint
     | CountRollback
+    | ReleaseSettings
     | CountProbedBatch
     | NoteOnset
     | SetFailures

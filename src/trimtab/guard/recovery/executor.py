@@ -15,15 +15,13 @@ from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, assert_never
 
-import torch
-
 from trimtab.chronicle.approvals import staged_actions
 from trimtab.errors import TrimtabError
 from trimtab.guard.recording.answers import DailyUse, Inbox
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
-from trimtab.guard.recovery.by_design import ByDesign, terms_of
+from trimtab.guard.recovery.by_design import ByDesign
 from trimtab.guard.recovery.expectation import Expectation, expected_loss
 from trimtab.guard.recovery.past_outcomes import arms_that_worked
 from trimtab.guard.recovery.state import RecoveryState, StagedRequest
@@ -32,6 +30,7 @@ from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import RestorePoint
 from trimtab.guard.settings.in_force import in_force
 from trimtab.guard.step.actuators import read_setting
+from trimtab.guard.step.loss_terms import terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -142,7 +141,7 @@ class Recovery:
         step = engine.counters.step
         still = self.state
         open_ = (f for k, f in still.open.items() if not f.closed and k not in still.handled)
-        alarms = [f for f in (*open_, *findings) if f.severity != "info"]
+        alarms = [f for f in (*open_, *findings) if ByDesign.is_about(f)]
         if alarms and engine.ranks.count > 1:  # each rank has seen its own part of the loss
             self._design = engine.ranks.agree(lambda: self._design)
         by_design = {f.key: why for f in alarms if (why := self._design.why(f))}
@@ -167,8 +166,7 @@ class Recovery:
 
     def see_loss(self, loss: object) -> None:
         """Take in the loss of a part of the step under way, as the script gives it."""
-        if isinstance(loss, torch.Tensor):
-            self._terms |= dict.fromkeys(terms_of(loss))
+        self._terms |= dict.fromkeys(terms_of(loss))
 
     def see_step(self, trained: Hashable) -> None:
         """Take in that an update is due, of these parameters."""
@@ -458,6 +456,11 @@ class Recovery:
                 engine.precision.watch(on=command.on)
             case c.PutInForce():
                 put_in_force(engine, command.trial, command.before)
+            case c.ReleaseSettings():
+                held = engine.decisions.held_settings
+                engine.release_settings(
+                    {x.name: x.changed_to for x in command.put_back if x.name in held}
+                )
             case c.TakeBack():
                 take_back(engine, command.trial, command.before)
             case c.BeginAttempt():

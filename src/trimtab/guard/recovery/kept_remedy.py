@@ -14,6 +14,7 @@ from trimtab.guard.recovery.commands import (
     JournalAction,
     JournalEvent,
     NoteAction,
+    ReleaseSettings,
     SaveCheckpoint,
     SetFailures,
     TakeSnapshot,
@@ -75,6 +76,7 @@ def keep(
         case.expected,
         step=step,
         by_metric=case.by_metric,
+        put_back=trial.put_back,
     )
     # compared with the steps in trouble, not with the healthy ones before: did the remedy help?
     trouble = case.seen_step - int(case.incident.onset) + 1
@@ -190,6 +192,14 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
         JournalEvent("outcome", step, data),
         at_step(step, f"{v.remedy}: {found if v.losses else _NOT_VERIFIED}"),
     ]
+    if verdict == "did not" and v.put_back:
+        names = ", ".join(c.name for c in v.put_back)
+        commands += [
+            ReleaseSettings(v.put_back),
+            decision(step, f"no longer hold {names}", "to hold it did not help"),
+            at_step(step, f"{names}: held no longer, it did not help; the script's own value is"
+                " in force again"),
+        ]  # fmt: skip
     return replace(state, verification=None, effects=effects), tuple(commands)
 
 

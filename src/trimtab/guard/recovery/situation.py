@@ -64,10 +64,16 @@ def situation_of(
         trials=case.trials,
         recurrences=case.recurrences,
         rollbacks=standing.rollbacks - state.rollbacks_forgiven,
+        begun=state.case is not None,
         depth=case.depth,
         older_restore_point=oldest_step is not None and oldest_step < case.base.step,
         wasted_share=wasted_share(
-            state, case, standing.executed_steps, standing.probed_batches, base=case.base.step
+            state,
+            case,
+            standing.executed_steps,
+            standing.probed_batches,
+            base=case.base.step,
+            ahead=0 if state.case is not None else round(affordable_probe(policy)),
         ),
         planned_samples=_planned_samples(case, state.final_step),
         skipped_samples=sum(b - a + 1 for a, b in standing.skips if (a, b) != tried),

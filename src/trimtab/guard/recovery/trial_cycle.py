@@ -20,6 +20,7 @@ from trimtab.guard.recovery.commands import (
     Capture,
     Confirm,
     CountProbedBatch,
+    CountRollback,
     DropSnapshots,
     FindRestorePoint,
     GoBackTo,
@@ -598,14 +599,16 @@ def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirme
     why = f"no remedy kept: {ending.reason}"
     opened = BeginAttempt(base.attempt, base.step, why, trial=False, more={})
     left = LeftCase(case.incident.kind, case.probe, case.trials)
+    # It has cost as much as one that is kept.
+    begun = (CountRollback(), opened)
     state = forget_findings(replace(state, phase="calm", case=None, left=left))
     if isinstance(ending, Wait):
-        return replace(state, wait_until=ending.until_step), (opened,)
+        return replace(state, wait_until=ending.until_step), begun
     if asked.asks:
         state, commands = stage(state, _request(case, asked.asks, e.step), why=why, step=e.step)
-        return state, (opened, *commands)
+        return state, (*begun, *commands)
     state, commands = give_up(state, ending.reason, e.step, seen_step=case.seen_step)
-    return state, (opened, *commands)
+    return state, (*begun, *commands)
 
 
 def _request(case: Case, classes: tuple[str, ...], step: int) -> StagedRequest:

@@ -8,6 +8,7 @@ that moves again within `_SCHEDULE_STEPS` follows a schedule of its own and is n
 from __future__ import annotations
 
 import math
+from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,7 @@ trains parts of a model in turn: it is neither told again nor put back. Ours."""
 _RATE_RATIO = 1.5
 """Change of a rate that nobody's scheduler made, from one step to the next, ratio. Ours, as
 `Policy.lr_jump_ratio`."""
+_MOST_HISTORY = 1024
 _MOST_KEPT = 64
 """Changes that are remembered for recovery; the oldest go first."""
 _STILL_ROWS = 20
@@ -151,6 +153,10 @@ class SettingsLedger:
         self._signals: dict[str, float] = {}
         self._unannounced = 0
         self._changes: list[SettingChanged] = []
+        self._history: deque[SettingChanged] = deque(maxlen=_MOST_HISTORY)
+        """Every change of the script's that can be written, schedules among them."""
+        self._undone: tuple[SettingChanged, ...] = ()
+        """Those that going back has undone, and that have not come again."""
         self._told: dict[str, tuple[int, str]] = {}
         """Settings that were announced alone: until which step, and by what."""
         self._batch = _Steady()
@@ -166,6 +172,8 @@ class SettingsLedger:
 
         Cost: one fingerprint, some microseconds.
         """
+        if self._undone:
+            self._make_again(step)
         fingerprint = self._reader.fingerprint()
         if self._fingerprint is None:
             self._take(fingerprint)
@@ -181,6 +189,7 @@ class SettingsLedger:
                 # groups or modules that were added or lost are no change of a setting
                 if before.get(name, value) != value and len(before[name]) == len(value)
             ]
+            self._history += [c for c in changed if c.name not in self._held]
         rates = self._reader.rates()
         if rates != self._rates:
             changed += self._rate_change(step, rates)
@@ -251,9 +260,41 @@ class SettingsLedger:
         """Put what is held in force again after a restore, which brings older settings."""
         self._count.forget_after(step)
         self._peak.forget_after(step)
+        self._undo_after(step)
         for name, value in self._held.items():
             self._reader.write(name, value)
         self.accept()
+
+    def _undo_after(self, step: int) -> None:
+        """Bring back what the script had set at a step; it comes again when its step does.
+
+        A snapshot holds tensors and options of the optimizer, but neither which parameters are
+        trained nor a module's numbers.
+        """
+        undone = [c for c in self._history if c.step > step]
+        if not undone and not self._undone:
+            return
+        self._history = deque((c for c in self._history if c.step <= step), maxlen=_MOST_HISTORY)
+        for change in reversed(undone):  # the first of each name has the last word
+            self._reader.write(change.name, change.before)
+        before = [c for c in self._undone if c.step > step and c not in undone]
+        self._undone = tuple(sorted((*before, *undone), key=lambda c: c.step))
+
+    def _make_again(self, step: int) -> None:
+        """Make changes again whose step has come, and that the script does not make again itself.
+
+        A callback that has run once, or an epoch that is over, would be lost with the rollback.
+        """
+        due = [c for c in self._undone if c.step <= step]
+        if not due:
+            return
+        self._undone = tuple(c for c in self._undone if c.step > step)
+        now = self._reader.read()
+        for change in due:
+            name = change.name
+            if name not in self._held and now.get(name) == change.before:
+                self._reader.write(name, change.after)
+                now[name] = change.after
 
     def announce(self, name: str, step: int, what: str) -> None:
         """Take the next change of a setting as announced; other trouble stays trouble.

@@ -118,9 +118,10 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         return {_TAG: "counter", "items": [_split(x, path, tensors) for x in value.elements()]}
     if isinstance(value, dict):
         if all(isinstance(k, str) and k != _TAG for k in value):
-            if _are_plain(value.values()):
-                return dict(value)
-            return {k: _split(v, f"{path}.{k}", tensors) for k, v in value.items()}
+            return {
+                k: v if type(v) in _PLAIN else _split(v, f"{path}.{k}", tensors)
+                for k, v in value.items()
+            }
         pairs = [
             [_split(k, f"{path}.{k}!key", tensors), _split(v, f"{path}.{k}", tensors)]
             for k, v in value.items()

@@ -162,7 +162,7 @@
         state.plot.setSeries(i + 1, { show: !state.hidden.has(run.id) });
         button.setAttribute("aria-pressed", String(!state.hidden.has(run.id)));
       });
-      const word = run.y ? (run.standing === "critical" || run.standing === "warning" ? run.verdict.replace("-", " ") : "") : run.state === "ready" || run.state === "judging" ? "has no such signal or axis" : run.state === "reading" ? "reading…" : "unreadable";
+      const word = run.y ? (run.standing === "critical" || run.standing === "warning" ? run.verdict.replace("-", " ") : run.state === "judging" ? "being judged" : "") : run.state === "ready" || run.state === "judging" ? "has no such signal or axis" : run.state === "reading" ? "reading…" : "unreadable";
       return el("li", {}, button, el("a", { href: `/run/${run.id}`, "aria-label": `page of ${run.title}` }, "page"), word ? el("span", { class: `state ${run.standing}` }, word) : null);
     }));
     if (active) { const again = legend.querySelector(`[data-run="${CSS.escape(active)}"]`); if (again) again.focus(); }
