@@ -499,7 +499,7 @@ def test_a_pass_that_updates_nothing_saves_and_logs_nothing(tmp_path: Path) -> N
             return loss * math.nan if bad else loss
 
     marks = Marks()
-    guard = guard_settings(snapshot_every_steps=50, checkpoint_every_steps=50)
+    guard = guard_settings(snapshot_every_steps=50, checkpoint_every_steps=50, max_wasted_share=4.0)
     found = fit(
         tmp_path,
         base=Broken,
