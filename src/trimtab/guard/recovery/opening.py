@@ -265,9 +265,7 @@ def _approach(
     recurrence = state.recurrence
     # where spikes return, the trouble began with the first of them, not with the last
     returned = [f for f in incident.findings if recurrence.returns(policy, f)]
-    first_sign = min(
-        [_first_step(incident), *(recurrence.first_of(policy, f) for f in returned)]
-    )
+    first_sign = min([_first_step(incident), *(recurrence.first_of(policy, f) for f in returned)])
     # a change that nobody announced may act long before it shows
     recent = [c.step for c in standing.changed if 0 <= first_sign - c.step <= _CHANGE_STEPS]
     first_sign = min([first_sign, *recent])
