@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from tests.guard.test_by_design import alarm
-from trimtab.detectors.contract import Severity
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_rise, sound_lr
 from trimtab.incidents import Incident
 from trimtab.record import RecordBuilder, RunRecord
+from trimtab.vocabulary import Severity
 
 HIGH = 3e-3
 

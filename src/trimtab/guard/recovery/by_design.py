@@ -201,8 +201,7 @@ class _Weights:
             for part, x in zip(self._parts, weights, strict=True):
                 part.take(step, abs(x))
         self._odd, self._last = 0, weights
-        part = self.growing(step)
-        if part is None:
+        if self.growing(step) is None:
             self._end(max((p.step for p in self._parts), default=step))
         elif self.since is None or self.until is not None:
             self.since, self.until = step, None
