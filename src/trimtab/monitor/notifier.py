@@ -26,6 +26,7 @@ from trimtab.text import plain, visible
 __all__ = ["Alarm", "parse_command", "parse_url"]
 
 COMMAND_TIMEOUT_S = 60.0
+_SLACK_S = 1.0
 
 
 def parse_command(text: str) -> tuple[str, ...]:
@@ -86,8 +87,8 @@ class Alarm:
         self._thread: threading.Thread | None = None
         self._process: subprocess.Popen[str] | None = None
         """The command that runs now."""
-        self._over = False
-        """Whether no command may be started any more."""
+        self._closing, self._over = False, False
+        """Whether the end has come, and whether no command may be started any more."""
         self._webhook = Webhook(url, say=lambda text: _say(f"--webhook: {text}")) if url else None
 
     def __enter__(self) -> Self:
@@ -100,17 +101,16 @@ class Alarm:
 
     def close(self) -> None:
         """Give what is still to be run and posted a bounded time; what is not done then is ended."""
+        self._closing = True
         if self._thread is not None:
             with contextlib.suppress(Full):
                 self._waiting.put_nowait(None)
-            self._thread.join(COMMAND_TIMEOUT_S)
+            # A little more than a command has: the one that hangs says so itself.
+            self._thread.join(COMMAND_TIMEOUT_S + _SLACK_S)
             self._over = True
             if self._thread.is_alive() and (process := self._process) is not None:
                 _end(process)
-                left = sum(told is not None for told in self._waiting.queue)
-                more = f", and {left} more alarms not handed to it" if left else ""
-                text = f"ended, not done {COMMAND_TIMEOUT_S:g} s after the end{more}"
-                _say(f"--exec {self.command[0]}: {text}", goes_on=False)
+                self._say_ended(f"ended, not done {COMMAND_TIMEOUT_S:g} s after the end")
         if self._webhook is not None:
             self._webhook.close()
 
@@ -149,7 +149,8 @@ class Alarm:
                 text=True,
                 env={**os.environ, **given},
                 stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
-                # What it starts can be ended with it; its session is ours, unlike that of a supervised run.
+                # What it starts can be ended with it; the session is ours, unlike that of a
+                # supervised command.
                 process_group=0,
             ) as self._process:
                 self._wait_for(self._process, text)
@@ -162,11 +163,16 @@ class Alarm:
             process.communicate(text, timeout=COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
             _end(process)
-            if not self._over:
-                _say(f"--exec {self.command[0]}: stopped after {COMMAND_TIMEOUT_S:g} s")
+            self._over = self._closing
+            self._say_ended(f"stopped after {COMMAND_TIMEOUT_S:g} s")
         else:
             if process.returncode and not self._over:
                 _say(f"--exec {self.command[0]}: ended with {process.returncode}")
+
+    def _say_ended(self, how: str) -> None:
+        left = sum(told is not None for told in self._waiting.queue) if self._over else 0
+        more = f", and {left} more alarms not handed to it" if left else ""
+        _say(f"--exec {self.command[0]}: {how}{more}", goes_on=not self._closing)
 
 
 def _end(process: "subprocess.Popen[str]") -> None:
