@@ -520,7 +520,7 @@ def _is_torn(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            start = file.read(512)
+            start = file.read(512).lstrip(b"\0")  # a rotation leaves NULs in front
             file.seek(-1, os.SEEK_END)
             return b"\0" not in start and file.read(1) not in (b"\n", b"\r", b"}", b"]")
     except OSError:
