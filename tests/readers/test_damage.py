@@ -17,7 +17,9 @@ def _rows(form: str) -> list[bytes]:
     noise = random.Random(form)
     values = [(i, 2.0 + noise.random(), 3e-4) for i in range(1, _NUM + 1)]
     if form == "jsonl":
-        return [json.dumps(dict(zip(("step", "loss", "lr"), v, strict=True))).encode() for v in values]
+        return [
+            json.dumps(dict(zip(("step", "loss", "lr"), v, strict=True))).encode() for v in values
+        ]
     if form == "csv":
         return [b"step,loss,lr", *(f"{s},{x:.4f},{lr}".encode() for s, x, lr in values)]
     word = "iteration {:8d}/ 400 | lm loss: {:.6E} | learning rate: {:.3E} |"
@@ -41,7 +43,9 @@ def test_read_run_takes_the_lines_around_nuls(
         path.write_bytes(data[:at] + b"\0" * size + data[at + size * overwrites :])
         found = read_run(path)
         # none of the rest of a row that was cut is taken for a value
-        for step, loss in zip(found.step.tolist(), found.columns["loss"].values.tolist(), strict=True):
+        for step, loss in zip(
+            found.step.tolist(), found.columns["loss"].values.tolist(), strict=True
+        ):
             assert known[step] == loss
         lost = 2 + size // 10 * overwrites
         assert whole.num_rows - lost <= found.num_rows < whole.num_rows
@@ -57,12 +61,16 @@ def test_find_reader_takes_no_binary_file_for_damaged_text(tmp_path: Path) -> No
             find_reader(path)
 
 
-_DETECTOR = "iter {i}/99  box {box}  cls 0.{i:02d}  obj 1.0{i}  {name} {whole}  lr 2e-4  mAP50 0.02\n"
+_DETECTOR = (
+    "iter {i}/99  box {box}  cls 0.{i:02d}  obj 1.0{i}  {name} {whole}  lr 2e-4  mAP50 0.02\n"
+)
 
 
 def test_text_reader_takes_a_total_beside_its_parts_as_the_loss(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
-    lines = [_DETECTOR.format(i=i, box=f"1.{i}", whole=f"4.{i}", name="total") for i in range(10, 90)]
+    lines = [
+        _DETECTOR.format(i=i, box=f"1.{i}", whole=f"4.{i}", name="total") for i in range(10, 90)
+    ]
     path.write_text("".join(lines))
     assert read_run(path).keys["loss"] == "total"
     with columns_given({"loss": "box"}):
@@ -84,7 +92,9 @@ def test_text_reader_tells_nan_in_a_number_that_nobody_judges(tmp_path: Path) ->
 @pytest.mark.parametrize("key", ["trn_mae", "bce", "train_mse", "ce", "elbo"])
 def test_read_run_takes_common_names_of_losses(tmp_path: Path, key: str) -> None:
     path = tmp_path / "run.log"
-    path.write_text("".join(f"[ep {i:04d}] {key}=0.{i} | val_{key}=0.9{i}\n" for i in range(10, 60)))
+    path.write_text(
+        "".join(f"[ep {i:04d}] {key}=0.{i} | val_{key}=0.9{i}\n" for i in range(10, 60))
+    )
     record = read_run(path)
     assert (record.keys["loss"], record.axis) == (key.replace("_", " "), "epoch")
     assert record.columns["val_loss"].values[0] == 0.91

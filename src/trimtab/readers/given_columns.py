@@ -13,7 +13,15 @@ from trimtab.errors import ConfigError
 from trimtab.record import RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, normalise
 
-__all__ = ["AXES", "NAME_IT", "all_given", "columns_given", "given_meaning", "missing_column", "parse_columns"]
+__all__ = [
+    "AXES",
+    "NAME_IT",
+    "all_given",
+    "columns_given",
+    "given_meaning",
+    "missing_column",
+    "parse_columns",
+]
 
 AXES = ("step", "epoch")
 """What a column may be called besides a signal."""

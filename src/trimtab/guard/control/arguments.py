@@ -57,9 +57,7 @@ def rate_factor(call: str, value: object) -> float:
     """
     factor = number(call, value)
     if not 0 < factor <= 1:
-        raise ConfigError(
-            f"{call}({factor!r}): expected 0 < factor <= 1 (a rate is never raised)"
-        )
+        raise ConfigError(f"{call}({factor!r}): expected 0 < factor <= 1 (a rate is never raised)")
     if factor < LEAST_RATE_FACTOR:
         raise ConfigError(
             f"{call}({factor!r}): nothing would be trained at such a rate; expected at least"

@@ -241,7 +241,11 @@ class Shutdown:
             return
         done = f"{step} steps done" + ("" if self._after.done else f" ({reason})")
         # some show only when the whole run is judged: the line and the verdict must agree
-        reported = max(self._recovery.num_reported, len(self._status.open_incidents))
+        reported, found = self._recovery.num_reported, self._status.open_incidents
+        if len(found) > reported:
+            for incident in self._recovery.unreported(found):
+                self._messages.say(f"seen now that the whole run is judged: {incident.headline}")
+            reported = len(found)
         trials = self._recovery.num_trials
         tried = f"{_count(trials, 'trial')}, " if trials else ""
         counts = (

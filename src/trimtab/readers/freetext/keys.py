@@ -182,8 +182,10 @@ _PARTS = frozenset(
 )
 """Words of losses that are one part of several."""
 _OTHER_PARTS = frozenset(
-    ["recon", "rec", "kld", "gan", "adv", "perceptual", "vgg", "feat", "l2", "smooth", "tv", "dice"]
-    + ["bce", "ce", "mse", "mae", "objectness", "landmark", "kpt", "pose", "depth", "style"]
+    (
+        "recon rec kld gan adv perceptual vgg feat l2 smooth tv dice bce ce mse mae objectness"
+        " landmark kpt pose depth style"
+    ).split()
 )
 """Words that are a part only beside a total."""
 _MEANS = frozenset(["avg", "mean", "average", "averaged", "avr", "running", "smoothed", "moving"])

@@ -57,7 +57,11 @@ class TextReader:
             return self.sureness if re.search(self.pattern, sample.windows) else 0.0
         if self.pattern:  # what a person says goes before what a format says
             return 0.0
-        if all_given() or re.search(_ANY_LOSS, sample.windows) or re.search(_ANY_HEADER, sample.windows):
+        if (
+            all_given()
+            or re.search(_ANY_LOSS, sample.windows)
+            or re.search(_ANY_HEADER, sample.windows)
+        ):
             return 0.22
         # Just above MIN_CONFIDENCE: any reader that knows the format goes before it.
         return 0.22 if sample.contains(_ANY_LOSS) else 0.0
@@ -89,9 +93,7 @@ class TextReader:
 
 
 def _given_keys() -> dict[str, Meaning]:
-    return {
-        key: Meaning(_KINDS.get(name, "signal"), name, -1) for key, name in all_given().items()
-    }
+    return {key: Meaning(_KINDS.get(name, "signal"), name, -1) for key, name in all_given().items()}
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[str]:

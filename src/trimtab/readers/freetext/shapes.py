@@ -224,7 +224,9 @@ class Shapes:
         for key, (num, first) in [*self._broken.items()]:
             if key not in told:
                 lines = f"line {first}" if num == 1 else f"{num} lines, the first is line {first}"
-                said.append(f"{shown(key)} is NaN or Inf on {lines}; it is no signal that is judged")
+                said.append(
+                    f"{shown(key)} is NaN or Inf on {lines}; it is no signal that is judged"
+                )
         more = len(said) - _MAX_BROKEN_TOLD
         return said[:_MAX_BROKEN_TOLD] + ([f"so are {more} other keys"] if more > 0 else [])
 
