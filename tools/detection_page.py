@@ -15,6 +15,7 @@ from pathlib import Path
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "detection.md"
 NOISE = "trimtab bench noise"
 DETECT = "trimtab bench detect --corpus DIR --cross-validate"
+LIVE = "trimtab bench detect --corpus DIR --live"
 
 
 def replace_block(page: str, command: str, output: str) -> str:
@@ -48,6 +49,8 @@ def main() -> None:
     if arguments.corpus:
         found = _output_of("bench", "detect", "--corpus", arguments.corpus, "--cross-validate")
         page = replace_block(page, DETECT, found)
+        live = _output_of("bench", "detect", "--corpus", arguments.corpus, "--live")
+        page = replace_block(page, LIVE, live)
     PAGE.write_text(page, encoding="utf-8")
 
 

@@ -499,23 +499,20 @@ def test_a_pass_that_updates_nothing_saves_and_logs_nothing(tmp_path: Path) -> N
             return loss * math.nan if bad else loss
 
     marks = Marks()
-    guard = guard_settings(snapshot_every_steps=50, checkpoint_every_steps=50)
+    guard = guard_settings(snapshot_every_steps=50, checkpoint_every_steps=50, max_wasted_share=4.0)
     found = fit(
         tmp_path,
         base=Broken,
         guard=guard,
-        max_steps=26,
+        max_steps=60,
         num_samples=100,
         save_strategy="steps",
-        save_steps=6,
+        save_steps=20,
         callbacks=(marks,),
     )
     assert 0 in marks.steps
     assert 0 not in {step for step, _ in found.log.logs}
-    assert {int(p.name.split("-")[1]) for p in tmp_path.glob("checkpoint-*") if p.is_dir()} == {
-        6,
-        12,
-        18,
-        24,
-        26,
-    }
+    saved = {int(p.name.split("-")[1]) for p in tmp_path.glob("checkpoint-*") if p.is_dir()}
+    # 20 and 40 lay in the trial; one that was due comes once it is kept
+    assert 60 in saved
+    assert saved.isdisjoint({20, 40})

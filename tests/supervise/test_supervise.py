@@ -195,8 +195,13 @@ def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
 
 
 def test_another_command_does_not_take_over_what_a_killed_supervisor_left(run: Run) -> None:
-    first = subprocess.Popen(run.argv("+--fault", "+pause@5"), stdout=subprocess.DEVNULL)
+    secret = ("env", "API_KEY=0123456789abcdef", sys.executable, str(JOB), str(run.job))
+    argv = run.argv("+--fault", "+pause@5", command=secret)
+    first = subprocess.Popen(argv, stdout=subprocess.DEVNULL)
     wait_for(lambda: (run.job / "happened").exists())
+    left = (run.folder / "supervise.json").read_text()
+    assert "0123456789abcdef" not in left
+    assert len(json.loads(left)["child"]["token"]) == 16
     first.kill()
     first.wait()
     (pid,) = (start[0] for start in run.starts)

@@ -140,7 +140,7 @@ class Mirror:
                 except Exception as error:  # noqa: BLE001 - whatever fails there, the run continues
                     with self._changed:
                         self._trouble = self._trouble or f"{self.place.root}: {error}"
-                        if wait_s is not None and not self._ending:
+                        if wait_s is not None:  # at the end of the run, at once
                             self._changed.wait_for(lambda: self._ending, wait_s)
                             continue
                 break

@@ -297,7 +297,7 @@ def state_to_json(state: object) -> Any:
 
     Exact: `state_from_json(type(state), state_to_json(state))` equals `state` bit for bit.
     """
-    kind = type(state)  # compared first: a judge has tens of thousands of numbers
+    kind: Any = type(state)  # compared first: a judge has tens of thousands of numbers
     if kind in _PLAIN:
         return state
     # JSON has no NaN and no Inf, and strict parsers refuse those that Python writes.
@@ -333,7 +333,8 @@ def state_from_json(template: StateT, data: Any) -> StateT:
 
 
 def _from_json(template: Any, data: Any, where: str) -> Any:
-    names = _field_names(type(template))
+    kind: Any = type(template)
+    names = _field_names(kind)
     if names is not None:
         # Never filled up with defaults: half a state of another version would judge wrongly.
         if not isinstance(data, dict) or set(data) != set(names):

@@ -7,6 +7,7 @@ import platform
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from trimtab.chronicle.journal import as_written
 from trimtab.durable import write_whole
 from trimtab.errors import ChronicleError
 from trimtab.supervise.processes import ChildId, find_command, is_alive
@@ -27,7 +28,7 @@ class Holder:
     attempt: int
     child: ChildId
     argv: tuple[str, ...]
-    """As it was given; empty: not known."""
+    """As it was given, without secrets; empty: not known."""
     loaded: tuple[int, str] | None
     failures: int
 
@@ -49,7 +50,9 @@ def write_holder(folder: Path, holder: Holder | None) -> None:
     if holder is None:
         path.unlink(missing_ok=True)
         return
-    write_whole(path, json.dumps(asdict(holder)).encode() + b"\n")
+    # The token of the child would be masked, too.
+    data = {**asdict(holder), "argv": as_written(holder.argv)}
+    write_whole(path, json.dumps(data).encode() + b"\n")
 
 
 def _read_holder(folder: Path) -> Holder | None:
