@@ -1,10 +1,12 @@
 """Rises of the loss that the log itself explains: notes, in hindsight.
 
 **A restart of the schedule**: where the learning rate jumps back up to one that was in force before
-and then falls as slowly as schedules do, the loss rises with it and falls with it. A rise that
-begins at such a restart is a note where, by the end of the cycle, the signal is back at its level
-before the restart, and did not exceed its highest level before it; in a cycle that is still under
-way, where the cycle before it healed and the rise is no larger than `LARGER` times what that was.
+and then falls as slowly as schedules do, the loss rises with it and falls with it. A rise is a note
+by its *place*: it begins while the rate rises, or within `LATE_ROWS`; its *size*: at most twice
+what an earlier restart raised it by, or the level it had when that rate was last in force, never
+more than half the descent of the run; and its *shape*: it comes down with the rate, not at an edge
+while the rate stands, and by the end of the cycle it is back. A cycle that is still under way, or
+that another alarm cuts off, needs an earlier one that healed.
 
 **A part that is warmed up**: a total loss = reconstruction + weight x divergence, as of a VAE,
 rises while the weight does. It is a note where the reconstruction is no worse than before the rise,
@@ -19,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
@@ -37,10 +40,21 @@ ABOVE = 1.05
 """Over a rate that was in force: that rate again, as `lr_change` has it."""
 MOST_FALL = 0.3
 """Of the height of the jump, that a rate on a schedule falls by from row to row. Ours."""
-EARLY_ROWS = 32
+EARLY_ROWS = 16
 """By which the block that holds a restart may begin before it. Ours."""
+LATE_ROWS, LATE_SHARE = 16, 16
+"""After its last rise, and share of the cycle, in which what a rate sets off begins. Ours."""
 CYCLE_SHARE = 8
-"""A rise of a restart begins within the first eighth of a cycle; levels are those of an eighth."""
+"""Levels are those of an eighth of a cycle."""
+TWICE = 2.0
+"""Times the rise at an earlier restart, that one may be. Ours."""
+LEAST_SIGMA = 8.0
+"""Noise of single rows, that a restart may always raise a signal by. Ours."""
+DESCENT_SHARE = 0.5
+EDGE_SHARE = 0.6
+"""Of a rise, that comes down from one row to the next at an edge. Ours."""
+STANDS = 0.75
+"""Of its height, at which the rate still stands. Ours."""
 LARGER = 1.5
 PART_ROWS = 64
 """Before a rise, that a part of the loss is compared with. Ours."""
@@ -54,28 +68,38 @@ _NUMERIC = 1e-6
 class _Cycle:
     first: int
     """Row of the restart."""
+    top: int
+    """Row at which the rate rises no more."""
     end: int
     falls: bool
     """The rate has fallen back as schedules do."""
+    share: Floats
+    """Of the height of the jump, that the rate still has, by row."""
+    last_in_force: tuple[int, int]
+    """Rows around the place where the rate came down from its last top."""
 
 
 def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings, rises that the rate or the parts of the loss explain as notes."""
+    alarms = [f for f in findings if _rises(f) and f.severity != "info"]
     cycles: dict[int, list[_Cycle]] = {}
     result: list[Finding] = []
     for f in findings:
         why = ""
-        rises = f.kind in KINDS and f.signal in SIGNALS and f.direction != "down"
-        if rises and f.severity != "info":
+        if _rises(f) and f.severity != "info":
             attempt = int(record.attempt[f.onset_row])
             if attempt not in cycles:
                 cycles[attempt] = _cycles(record, attempt)
-            if _of_a_restart(record, f, cycles[attempt]):
+            if _of_a_restart(record, f, cycles[attempt], [a.onset_row for a in alarms]):
                 why = "it rises and falls with the learning rate at a restart of the schedule"
             elif _of_a_warm_up(record, f):
                 why = "the reconstruction falls on: the weight of another part of the loss rises"
         result.append(replace(f, severity="info", text=f"{f.text}; {why}") if why else f)
     return tuple(result)
+
+
+def _rises(f: Finding) -> bool:
+    return f.kind in KINDS and f.signal in SIGNALS and f.direction != "down"
 
 
 def _cycles(record: RunRecord, attempt: int) -> list[_Cycle]:
@@ -91,44 +115,117 @@ def _cycles(record: RunRecord, attempt: int) -> list[_Cycle]:
     jumps = (rate[1:] >= JUMP * rate[:-1]) & (rate[1:] <= ABOVE * highest) & (rate[:-1] < highest)
     at = np.flatnonzero(jumps) + 1
     found: list[_Cycle] = []
+    begun = 0
     for first, end in pairwise([*at.tolist(), len(rate)]):
         part, height = rate[first:end], float(rate[first] - rate[first - 1])
         smooth = float(np.max(-np.diff(part), initial=0.0))
         back = float(part[-1]) <= rate[first - 1] + 0.5 * height
-        stop = int(rows[end]) if end < len(rows) else record.rows_of(attempt).stop
-        found.append(_Cycle(int(rows[first]), stop, back and smooth <= MOST_FALL * height))
+        span = record.rows_of(attempt)
+        stop = int(rows[end]) if end < len(rows) else span.stop
+        # Rows without a rate have the last one.
+        by_row = part[np.searchsorted(rows[first:end], np.arange(rows[first], stop), "right") - 1]
+        full = float(part.max()) - rate[first - 1]
+        last = begun + int(np.argmax(rate[begun:first]))
+        low = np.flatnonzero(rate[last:first] <= 0.5 * rate[last])
+        middle = last + int(low[0]) if len(low) else (last + first) // 2
+        around = max(4, (first - begun) // (2 * CYCLE_SHARE))
+        found.append(
+            _Cycle(
+                int(rows[first]),
+                int(rows[first + int(np.argmax(part))]),
+                stop,
+                back and smooth <= MOST_FALL * full,
+                np.clip((by_row - rate[first - 1]) / full, 0.0, 1.0),
+                (int(rows[max(begun, middle - around)]), int(rows[min(first, middle + around)])),
+            )
+        )
+        begun = first
     return found
 
 
-def _of_a_restart(record: RunRecord, f: Finding, cycles: Sequence[_Cycle]) -> bool:
-    before: _Cycle | None = None
+def _of_a_restart(
+    record: RunRecord, f: Finding, cycles: Sequence[_Cycle], alarms: Sequence[int]
+) -> bool:
+    usual: float | None = None
+    before = int(record.rows_of(int(record.attempt[f.onset_row])).start)
     for cycle in cycles:
-        late = cycle.first + max(EARLY_ROWS, (cycle.end - cycle.first) // CYCLE_SHARE)
-        if cycle.first - EARLY_ROWS <= f.onset_row < late and f.row >= cycle.first:
-            if cycle.falls:
-                return _rise(record, f, cycle, healed=True) is not None
-            now = _rise(record, f, cycle, healed=False)
-            usual = _rise(record, f, before, healed=True) if before and before.falls else None
-            return now is not None and usual is not None and now <= LARGER * usual
-        before = cycle
+        early = min(max(EARLY_ROWS, f.grain_rows), (cycle.first - before) // CYCLE_SHARE)
+        late = min(LATE_ROWS, (cycle.end - cycle.top) // LATE_SHARE)
+        late = cycle.top + max(late, f.grain_rows - 1)
+        if cycle.first - early <= f.onset_row <= late and f.row >= cycle.first:
+            # What another alarm does to the rest of the cycle is not of the restart.
+            end = min((a for a in alarms if late < a < cycle.end), default=cycle.end)
+            whole = end == cycle.end and cycle.falls
+            if not whole and usual is None:
+                return False
+            return _rise(record, f.signal, cycle, usual, end, whole=whole, peak=f.value) is not None
+        if cycle.falls:
+            rise = _rise(record, f.signal, cycle, usual, cycle.end, whole=True)
+            usual = usual if rise is None else rise
+        before = cycle.first
     return False
 
 
-def _rise(record: RunRecord, f: Finding, cycle: _Cycle, *, healed: bool) -> float | None:
-    """Return how far a signal rose in a cycle; None where it is more than a restart brings."""
-    column = record.columns[f.signal]
-    span = record.rows_of(int(record.attempt[cycle.first]))
-    earlier = column.values[column.finite_rows(slice(span.start, cycle.first))]
-    values = column.values[column.finite_rows(slice(cycle.first, cycle.end))]
+def _rise(
+    record: RunRecord,
+    signal: str,
+    cycle: _Cycle,
+    usual: float | None,
+    end: int,
+    *,
+    whole: bool,
+    peak: float = -math.inf,
+) -> float | None:
+    """Return how far a signal rose in a cycle; None where it is more than a restart brings.
+
+    Args:
+        record: What was logged.
+        signal: Of which.
+        cycle: That of the restart.
+        usual: How far it rose at an earlier restart.
+        end: Row up to which the cycle is looked at.
+        whole: It is looked at up to its end.
+        peak: Highest value of the finding.
+    """
+    column = record.columns[signal]
+    start = record.rows_of(int(record.attempt[cycle.first])).start
+    earlier = column.values[column.finite_rows(slice(start, cycle.first))]
+    rows = column.finite_rows(slice(cycle.first, end))
+    values, share = column.values[rows], cycle.share[rows - cycle.first]
     num = max(4, len(values) // CYCLE_SHARE)
     if len(values) < 2 * num or len(earlier) < 2 * num:
         return None
     level = median(earlier[-num:])
     noise = mad_sigma(np.diff(earlier[-num:])) / math.sqrt(2)
-    if healed and median(values[-num:]) > level + 2 * noise:
+    if whole and median(values[-num:]) > level + 2 * noise:
         return None
     rise = _highest(values) - level
-    return rise if _highest(values) <= _highest(earlier) + 2 * noise else None
+    then = column.values[column.finite_rows(slice(*cycle.last_in_force))]
+    bound = median(then) - level if len(then) else 0.0
+    bound = max(bound if usual is None else max(bound, TWICE * usual), LEAST_SIGMA * noise)
+    first = column.values[column.finite_rows(slice(0, cycle.first))][: max(4, min(16, num))]
+    descent = DESCENT_SHARE * (median(first) - level)
+    if signal == "grad_norm":  # which comes down with nothing
+        descent = _highest(earlier) - level
+    bound = min(bound, max(descent, LEAST_SIGMA * noise))
+    if rise > bound + 2 * noise or peak > level + LARGER * bound + LEAST_SIGMA * noise:
+        return None
+    return rise if _comes_down(values - level, share, max(rise, 2 * noise), noise) else None
+
+
+def _comes_down(excess: Floats, share: Floats, rise: float, noise: float) -> bool:
+    """Whether what rose comes down with the rate, and not at an edge while that stands."""
+    num = max(4, len(excess) // 32)
+    blocks = len(excess) // num
+    level = np.median(excess[: blocks * num].reshape(blocks, num), axis=1)
+    most = share[: blocks * num].reshape(blocks, num).max(axis=1)
+    if (level > LARGER * rise * np.sqrt(most) + 3 * noise).any():
+        return False
+    if rise < LEAST_SIGMA * noise or len(excess) < 16:
+        return True
+    of_four = np.median(sliding_window_view(excess, 4), axis=1)
+    fall, stands = of_four[:-4] - of_four[4:], share[7:] >= STANDS
+    return not (fall[: len(stands)][stands] > EDGE_SHARE * rise).any()
 
 
 def _highest(values: Floats) -> float:
