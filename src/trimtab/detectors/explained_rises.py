@@ -47,7 +47,7 @@ LATE_ROWS, LATE_SHARE = 16, 16
 CYCLE_SHARE = 8
 """Levels are those of an eighth of a cycle."""
 TWICE = 2.0
-"""Times the rise at an earlier restart, that one may be. Ours."""
+"""Times the rise at an earlier restart, or what was left at half the rate, that one may be. Ours."""
 LEAST_SIGMA = 8.0
 """Noise of single rows, that a restart may always raise a signal by. Ours."""
 DESCENT_SHARE = 0.5
@@ -114,17 +114,19 @@ def _cycles(record: RunRecord, attempt: int) -> list[_Cycle]:
     highest = np.maximum.accumulate(rate)[:-1]
     jumps = (rate[1:] >= JUMP * rate[:-1]) & (rate[1:] <= ABOVE * highest) & (rate[:-1] < highest)
     at = np.flatnonzero(jumps) + 1
+    falls = np.concatenate(([0], np.cumsum(np.diff(rate) < 0)))
+    at = at[np.diff(falls[at], prepend=-1) > 0]  # a restart may be warmed up over some rows
     found: list[_Cycle] = []
     begun = 0
     for first, end in pairwise([*at.tolist(), len(rate)]):
-        part, height = rate[first:end], float(rate[first] - rate[first - 1])
+        part = rate[first:end]
+        full = float(part.max()) - rate[first - 1]
         smooth = float(np.max(-np.diff(part), initial=0.0))
-        back = float(part[-1]) <= rate[first - 1] + 0.5 * height
+        back = float(part[-1]) <= rate[first - 1] + 0.5 * full
         span = record.rows_of(attempt)
         stop = int(rows[end]) if end < len(rows) else span.stop
         # Rows without a rate have the last one.
         by_row = part[np.searchsorted(rows[first:end], np.arange(rows[first], stop), "right") - 1]
-        full = float(part.max()) - rate[first - 1]
         last = begun + int(np.argmax(rate[begun:first]))
         low = np.flatnonzero(rate[last:first] <= 0.5 * rate[last])
         middle = last + int(low[0]) if len(low) else (last + first) // 2
@@ -151,7 +153,7 @@ def _of_a_restart(
     for cycle in cycles:
         early = min(max(EARLY_ROWS, f.grain_rows), (cycle.first - before) // CYCLE_SHARE)
         late = min(LATE_ROWS, (cycle.end - cycle.top) // LATE_SHARE)
-        late = cycle.top + max(late, f.grain_rows - 1)
+        late += cycle.top + f.grain_rows - 1
         if cycle.first - early <= f.onset_row <= late and f.row >= cycle.first:
             # What another alarm does to the rest of the cycle is not of the restart.
             end = min((a for a in alarms if late < a < cycle.end), default=cycle.end)
@@ -193,15 +195,16 @@ def _rise(
     rows = column.finite_rows(slice(cycle.first, end))
     values, share = column.values[rows], cycle.share[rows - cycle.first]
     num = max(4, len(values) // CYCLE_SHARE)
-    if len(values) < 2 * num or len(earlier) < 2 * num:
+    if len(values) < (2 * num if whole else 1) or len(earlier) < 2 * num:
         return None
     level = median(earlier[-num:])
     noise = mad_sigma(np.diff(earlier[-num:])) / math.sqrt(2)
-    if whole and median(values[-num:]) > level + 2 * noise:
+    rise = (_highest(values) if len(values) >= 4 else float(values.min())) - level
+    if whole and median(values[-num:]) > level + 2 * noise + LARGER * max(0.0, rise) * share[-1]:
         return None
-    rise = _highest(values) - level
     then = column.values[column.finite_rows(slice(*cycle.last_in_force))]
-    bound = median(then) - level if len(then) else 0.0
+    # There the rate was at half of what it comes back to.
+    bound = TWICE * (median(then) - level) if len(then) else 0.0
     bound = max(bound if usual is None else max(bound, TWICE * usual), LEAST_SIGMA * noise)
     first = column.values[column.finite_rows(slice(0, cycle.first))][: max(4, min(16, num))]
     descent = DESCENT_SHARE * (median(first) - level)
@@ -215,13 +218,15 @@ def _rise(
 
 def _comes_down(excess: Floats, share: Floats, rise: float, noise: float) -> bool:
     """Whether what rose comes down with the rate, and not at an edge while that stands."""
+    if len(excess) < 16:
+        return True
     num = max(4, len(excess) // 32)
     blocks = len(excess) // num
     level = np.median(excess[: blocks * num].reshape(blocks, num), axis=1)
     most = share[: blocks * num].reshape(blocks, num).max(axis=1)
     if (level > LARGER * rise * np.sqrt(most) + 3 * noise).any():
         return False
-    if rise < LEAST_SIGMA * noise or len(excess) < 16:
+    if rise < LEAST_SIGMA * noise:
         return True
     of_four = np.median(sliding_window_view(excess, 4), axis=1)
     fall, stands = of_four[:-4] - of_four[4:], share[7:] >= STANDS
