@@ -10,7 +10,12 @@ that another alarm cuts off, needs an earlier one that healed.
 
 **A part that is warmed up**: a total loss = reconstruction + weight x divergence, as of a VAE,
 rises while the weight does. It is a note where the reconstruction is no worse than before the rise,
-and the divergence is not larger either, or its weight is logged and has risen.
+and the divergence is not larger either, or its weight is logged and has risen; where the total does
+not rise by more than the other part gains, or is; and, without a logged weight, at no edge. A total
+that falls while the reconstruction stands is nothing too good.
+
+**A return that grows**: the targets of a loss of reinforcement learning grow with what is learned.
+A slow rise is a note where the reward rises with it.
 
 Blind to a rate that is not logged. A rise that does not heal stays an alarm.
 """
@@ -59,6 +64,11 @@ LARGER = 1.5
 PART_ROWS = 64
 """Before a rise, that a part of the loss is compared with. Ours."""
 
+PART_OF_FALL = 0.25
+"""Of a fall of the loss, that what is learned has in it where a weight explains it. Ours."""
+SLOW = ("shift", "drift", "divergence")
+OF_TARGETS = 10.0
+"""Times its level, that a loss with the return may come to. Ours."""
 ERRORS = 3.0
 """Standard errors by which the level of a part rises by chance."""
 _NUMERIC = 1e-6
@@ -94,6 +104,10 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
                 why = "it rises and falls with the learning rate at a restart of the schedule"
             elif _of_a_warm_up(record, f):
                 why = "the reconstruction falls on: the weight of another part of the loss rises"
+            elif _of_a_return(record, f):
+                why = "the reward rises with it, as the targets of such a loss do"
+        elif f.kind == "too-good" and f.severity != "info" and _of_a_weight(record, f):
+            why = "the reconstruction stands: the weight of another part of the loss falls"
         result.append(replace(f, severity="info", text=f"{f.text}; {why}") if why else f)
     return tuple(result)
 
@@ -243,24 +257,79 @@ def _of_a_warm_up(record: RunRecord, f: Finding) -> bool:
     """Whether a part of the loss that measures what is learned falls on while the total rises."""
     if f.signal == "grad_norm" or not np.isfinite(f.value):
         return False
-    span = record.rows_of(int(record.attempt[f.onset_row]))
-    before = slice(max(span.start, f.onset_row - PART_ROWS), f.onset_row)
-    stop = min(max(f.row, f.peak_row, f.onset_row + PART_ROWS) + 1, span.stop)
-    during = slice(f.onset_row, stop)
+    part = _Moved(record, f, "recon_loss")
+    other, weight = _Moved(record, f, "latent_kl"), _Moved(record, f, "kl_weight")
+    if not part.known or part.errors >= ERRORS:
+        return False
+    if not (other.known and other.errors < ERRORS) and not (
+        weight.known and weight.errors > ERRORS
+    ):
+        return False
+    total = _Moved(record, f, f.signal)
+    if not total.known:
+        return False
+    # What the other part gains by its weight, or is; in other units, what the run had come down by.
+    most = DESCENT_SHARE * (_first_level(record, f) - median(total.old))
+    if other.known and weight.known and len(other.new) == len(weight.new):
+        most = max(most, _highest(other.new * weight.new) - median(other.old) * median(weight.old))
+    elif other.known:
+        most = max(most, median(other.old))
+    rise = _highest(total.new) - median(total.old)
+    if rise > LARGER * most + 2 * total.noise:
+        return False
+    of_four = np.median(sliding_window_view(np.append(total.old, total.new), 4), axis=1)
+    edge = float(np.max(of_four[4:] - of_four[:-4]))
+    # A weight that is not logged grows step by step.
+    return weight.known or rise < LEAST_SIGMA * total.noise or edge < EDGE_SHARE * rise
 
-    def moved(name: str) -> float | None:
-        """Return how far the level of a part rose, in standard errors; None: not known."""
+
+def _of_a_weight(record: RunRecord, f: Finding) -> bool:
+    """Whether a part of the loss that measures what is learned does not fall with the total."""
+    if f.signal != "loss":
+        return False
+    part, total = _Moved(record, f, "recon_loss"), _Moved(record, f, "loss")
+    if not (part.known and total.known and "latent_kl" in record.columns):
+        return False
+    fell, of_part = (median(x.old) - median(x.new) for x in (total, part))
+    return fell > 0 and of_part < PART_OF_FALL * fell
+
+
+def _of_a_return(record: RunRecord, f: Finding) -> bool:
+    """Whether the reward rises with a loss whose targets move with what is learned."""
+    if f.kind not in SLOW or f.signal != "loss" or "reward" not in record.columns:
+        return False
+    reward, total = _Moved(record, f, "reward", slow=True), _Moved(record, f, "loss", slow=True)
+    if not (reward.known and total.known and reward.errors > ERRORS):
+        return False
+    level = median(total.old)
+    return level > 0 and _highest(total.new) <= OF_TARGETS * level
+
+
+def _first_level(record: RunRecord, f: Finding) -> float:
+    column = record.columns[f.signal]
+    first = column.values[column.finite_rows(slice(0, f.onset_row))]
+    return median(first[: max(4, min(16, len(first) // CYCLE_SHARE))])
+
+
+class _Moved:
+    """How far the level of a signal rose over a finding, in standard errors."""
+
+    def __init__(self, record: RunRecord, f: Finding, name: str, *, slow: bool = False) -> None:
+        span = record.rows_of(int(record.attempt[f.onset_row]))
+        last = max(f.row, f.peak_row, f.onset_row + PART_ROWS)
+        # Of what takes its time, as many rows again: they must bear it out.
+        rows = max(PART_ROWS, last - f.onset_row) if slow else PART_ROWS
+        before = slice(max(span.start, f.onset_row - rows), f.onset_row)
+        during = slice(f.onset_row, min(last + 1 + (rows if slow else 0), span.stop))
         column = record.columns.get(name)
+        self.known = column is not None
         if column is None:
-            return None
-        old, new = (column.values[column.finite_rows(s)] for s in (before, during))
-        if min(len(old), len(new)) < 4 or len(new) < int(column.present[during].sum()):
-            return None
-        noise = max(mad_sigma(np.diff(old)) / math.sqrt(2), _NUMERIC * float(np.abs(old).max()))
-        return (median(new) - median(old)) / (1.25 * noise * math.sqrt(1 / len(old) + 1 / len(new)))
-
-    part, other, weight = moved("recon_loss"), moved("latent_kl"), moved("kl_weight")
-    falls_on = part is not None and part < ERRORS
-    return falls_on and (
-        (other is not None and other < ERRORS) or (weight is not None and weight > ERRORS)
-    )
+            return
+        self.old, self.new = (column.values[column.finite_rows(s)] for s in (before, during))
+        lost = len(self.new) < int(column.present[during].sum())
+        self.known = min(len(self.old), len(self.new)) >= 4 and not lost
+        if self.known:
+            scatter = mad_sigma(np.diff(self.old)) / math.sqrt(2)
+            self.noise = max(scatter, _NUMERIC * float(np.abs(self.old).max()))
+            rows_each = math.sqrt(1 / len(self.old) + 1 / len(self.new))
+            self.errors = (median(self.new) - median(self.old)) / (1.25 * self.noise * rows_each)
