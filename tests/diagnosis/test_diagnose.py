@@ -347,3 +347,15 @@ def test_every_pair_of_causes_has_a_test_between_them() -> None:
             assert test is not None
             assert test.separates(one, other)
     assert all(set(x.predicts) <= set(CAUSE_BY_ID) for x in EXPERIMENTS)
+
+
+@pytest.mark.parametrize("height", [1.0, 0.7, 12.0])
+def test_rate_of_a_schedule_with_restarts_is_no_jump_unless_it_was_never_so_high(
+    height: float,
+) -> None:
+    sim = Sim.healthy(0)
+    t = np.arange(N)
+    sim.lr = 1e-3 * (0.501 + 0.5 * np.cos(np.pi * (t % 200) / 200))
+    sim.lr[AT:] = height * 1e-3
+    features = incident_features(sim.record(), incident(AT + 50))
+    assert (features.lr_jump == 1.0) is (height <= 1)

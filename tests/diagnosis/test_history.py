@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from trimtab.diagnosis.history import (
+    comes_back,
     find_lr_jump,
     find_recurrence,
     find_warm_up_end,
@@ -75,6 +76,15 @@ def test_a_ramp_to_a_far_higher_rate_is_a_jump() -> None:
 def test_a_new_warm_up_after_a_restart_is_no_jump() -> None:
     lr = np.concatenate([schedule(300), schedule(300)[-1] * np.linspace(0.02, 1, 60)])
     assert find_lr_jump(np.arange(1.0, 361), lr) is None
+
+
+def test_a_schedule_with_restarts_comes_back_and_a_warm_up_does_not() -> None:
+    steps = np.arange(300)
+    assert not comes_back(schedule(300))
+    assert not comes_back(np.array([]))
+    assert not comes_back(np.where(steps < 150, 1.0, 0.1))
+    for decay in (1.0, 0.7):
+        assert comes_back(decay ** (steps // 100) * (1.001 + np.cos(np.pi * (steps % 100) / 100)))
 
 
 def test_a_jump_long_ago_is_not_put_before_the_incident() -> None:

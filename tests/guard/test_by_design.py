@@ -92,9 +92,10 @@ def test_ramp_that_passes_what_was_in_force_explains_nothing_any_more() -> None:
 @pytest.mark.parametrize(
     ("rise", "fails"),
     [
-        (lambda t: 0.8 * math.exp(-(t - 200) / 30) if t > 200 else 0, False),
+        (lambda t: 0.5 * math.exp(-((t - 1) % 100) / 30) if t > 100 else 0, False),
+        (lambda t: 0.8 * math.exp(-(t - 200) / 30) if t > 200 else 0, True),  # none at 100
         (lambda t: 2.5 if t > 203 else 0, True),  # too far: half of the descent is 1.5
-        (lambda t: 0.6 if t > 203 else 0, True),  # the rate comes down, the loss does not
+        (lambda t: (0.5 if t > 203 else 0) + (0.4 if 100 < t < 130 else 0), True),  # stays
     ],
 )
 def test_rise_at_a_restart_is_an_alarm_after_all_where_the_loss_does_not_come_back(
@@ -108,6 +109,65 @@ def test_rise_at_a_restart_is_an_alarm_after_all_where_the_loss_does_not_come_ba
         design.take_row(t, 1 + rise(t) + 0.02 * rng.normal(), restarts(t))
         found += design.failed(t)
     assert bool(found) is fails
+
+
+@pytest.mark.parametrize("level", [0.3, 1.5])
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_first_return_explains_no_more_than_the_level_that_the_rate_had(
+    level: float, seed: int
+) -> None:
+    """A milestone that is taken back: the loss may stay where it was at that rate."""
+    rng, design = np.random.default_rng(seed), ByDesign()
+    for t in range(1, 261):
+        low = 100 < t <= 200
+        loss = (0.3 if not low else 0.1) + (level - 0.3) * (t > 200) + 4 * math.exp(-t / 15)
+        design.take_row(t, loss + 0.02 * rng.normal(), 0.1 if low else 1.0)
+        if t == 203:
+            assert design.why(alarm(202))
+    read = replace(alarm(202, "held-out-worse"), detector="held-out", value=9.0)
+    assert not design.why(read)
+    assert bool(design.failed(260)) is (level > 1)
+    assert not design.why(alarm(240))  # the rate came back long before
+
+
+def test_growth_over_thousands_of_steps_is_seen_and_bounds_a_rise() -> None:
+    def weight(t: int) -> tuple[float, ...]:
+        return (1.0, 2e-4 * t)
+
+    slow = fed(lambda _: 1.0, until=700, terms=weight)
+    assert slow.why(alarm(550, "drift"))
+    assert not slow.failed(700)
+    for t in range(701, 720):  # so much more of the part cannot be
+        slow.see_step(t, weight(t), 0)
+        slow.take_row(t, 2.0, 1.0)
+    assert slow.failed(719)
+    late = fed(lambda _: 1.0, lambda t: 1.0 if t > 690 else 0.0, until=700, terms=weight)
+    assert not late.why(alarm(691))
+
+
+@pytest.mark.parametrize("period", [1, 3])
+def test_turns_do_not_explain_a_loss_beyond_all_turns_before(period: int) -> None:
+    rng, design = np.random.default_rng(3), ByDesign()
+    for t in range(1, 460):
+        design.see_step(t, (1.0,), t // period % 2)
+        design.take_row(t, (1.1 if t % 2 else 1.0) + 0.02 * rng.normal(), 1.0)
+    assert design.why(alarm(459))
+    design.see_step(460, (1.0,), 460 // period % 2)
+    design.take_row(460, 2.0, 1.0)
+    assert design.failed(460) == {alarm(459).key}
+    assert not design.why(alarm(459))
+    assert not design.why(alarm(460))
+
+
+def test_memory_is_bounded_over_many_cycles() -> None:
+    design, wave = ByDesign(), [0.5 + 0.49 * math.cos(math.pi * t / 10) for t in range(10)]
+    for t in range(1, 4001):
+        design.see_step(t, (1.0, 1e-3 * (t % 500)), t // 5 % 2)
+        design.take_row(t, 1 + wave[t % 10], wave[t % 10])
+        if t % 10 == 2:
+            design.why(alarm(t))
+    sizes = [len(x) for x in vars(design).values() if hasattr(x, "__len__")]
+    assert max(sizes) <= 1024
 
 
 def test_rise_of_what_ranks_do_not_share_is_not_asked_about() -> None:
@@ -156,7 +216,7 @@ PLANS: dict[str, Callable[[int], float]] = {
 }
 SIGNS: dict[str, Callable[[int], float]] = {
     "each step": lambda s: -0.5 if s > 100 and s % 2 else 1.0,
-    "phases of 20": lambda s: -1.0 if s > 100 and (s // 20) % 2 else 1.0,
+    "phases of 5": lambda s: -0.1 if s > 100 and (s // 5) % 2 else 1.0,
 }
 
 

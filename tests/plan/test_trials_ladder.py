@@ -78,6 +78,11 @@ def test_a_replay_comes_first_where_neither_data_nor_rate_is_suspected() -> None
     outliers = dataclasses.replace(CLEAN, num_outliers=3, first_sample=650, last_sample=660)
     tried, _ = play(situation(probe=outliers), lambda t: t.skip is not None)
     assert tried == ["other-data"]
+    # A jump that the record names: put back with all the data, and with less where that fails.
+    named = situation(probe=outliers, lr_now=9e-3, lr_jump_step=90)
+    assert play(named, lambda t: t.lr_limit is not None)[0] == ["lower-lr"]
+    tried, _ = play(named, lambda t: t.skip is not None)
+    assert tried == ["lower-lr", "other-data+lower-lr"]
 
 
 def test_when_the_cheap_path_fails_the_rest_is_tried_in_the_policys_order() -> None:

@@ -16,6 +16,7 @@ from trimtab.diagnosis.history import (
     JUMP_SEEN_ROWS,
     EarlierIncidents,
     Recurrence,
+    comes_back,
     find_lr_jump,
     find_recurrence,
     find_warm_up_end,
@@ -47,6 +48,8 @@ ASSUMED_CLIP = 1.0
 # As many as a trial's expectation takes (docs/log.md): longer ones lag behind a falling loss.
 _LEVEL_ROWS = 64
 _AVERAGED_STEPS = 5
+_AGAIN = 1.05
+"""Over a rate that was in force: that rate again, as `lr_change` has it."""
 _EDGE_ROWS = 3
 _WINDOW_ROWS = 5
 """A top of fewer rows has no shape."""
@@ -300,7 +303,10 @@ def _signs(incident: Incident) -> dict[str, object]:
         for f in incident.findings
         if f.detector.startswith("sign-")
     }
-    detectors = frozenset(f.detector for f in incident.findings)
+    # A rate that came back to one in force before is told as a note: no sign of a raised one.
+    detectors = frozenset(
+        f.detector for f in incident.findings if f.detector != "lr-change" or f.severity != "info"
+    )
     return {"signs": detectors | frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
 
 
@@ -389,6 +395,10 @@ def _rates(record: RunRecord, spans: Sequence[Span], incident: Incident) -> dict
     if len(lr) > 3:
         step = np.array([float(record.step[row]) for row in rows.tolist()])
         jump = find_lr_jump(step, lr)
+        if jump is not None and jump.after <= _AGAIN * peak:
+            before = last_finite(record, "lr", spans, record.num_rows)[1][: jump.index - len(lr)]
+            if comes_back(before) and jump.after <= _AGAIN * float(before.max()):
+                jump = None  # one of the ways of its schedule
         values["lr_jump"] = 1.0 if jump is None else jump.ratio
         if jump is not None:
             values["lr_before_jump"] = jump.before

@@ -22,6 +22,7 @@ __all__ = [
     "LrRise",
     "Recurrence",
     "believed_sign",
+    "comes_back",
     "find_lr_jump",
     "find_recurrence",
     "find_warm_up_end",
@@ -119,6 +120,25 @@ def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise |
         if slope > _STEEPER * slopes.max() and lr[i] > 1.05 * lr[max(0, i - 17) : i].max():
             return LrRise(index=i, before=float(lr[i - 1]), after=float(lr[i:].max()))
     return _second_rise(lr, max(1, len(lr) - SECOND_RISE_ROWS))
+
+
+def comes_back(lr: NDArray[np.float64]) -> bool:
+    """Whether the learning rate has come down and gone up again, as one of a schedule with restarts.
+
+    A warm-up comes from below all that was in force.
+
+    Args:
+        lr: float64 [n], in force, finite.
+
+    Example:
+        >>> comes_back(np.array([1.0, 0.1, 0.01])), comes_back(np.array([1.0, 0.1, 0.8]))
+        (False, True)
+    """
+    low = np.flatnonzero(_JUMP_RATIO * lr <= np.maximum.accumulate(lr))
+    if not len(low):
+        return False
+    since = lr[low[0] :]
+    return bool((since >= _JUMP_RATIO * np.minimum.accumulate(since)).any() and since.max() > 0)
 
 
 def _second_rise(lr: NDArray[np.float64], start: int) -> LrRise | None:

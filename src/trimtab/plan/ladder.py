@@ -307,14 +307,25 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     if fp16 and overflow and not _outliers(s) and s.policy.bisect != "never":
         # bf16 only behind fp32: alone it cannot tell the range from the precision of the format.
         return ("replay", "fp32", "bf16")
-    # What is known to differ from the healthy run is put back before anything else is tried; not
-    # as long as the data stands out as well.
+    # What is known to differ from the healthy run is put back before anything else is tried; a
+    # setting not as long as the data stands out as well.
+    if _is_named(s):
+        return ("put-back", "lower-lr")
     over = not _still_changed(s)
     if over and (s.changed or s.lr_returned) and not _outliers(s):
         return ("replay", "put-back", "lower-lr")
     if s.changed or (_lr_rose(s) and not _outliers(s)):
         return ("put-back", "lower-lr") if _lr_rose(s) else ("put-back",)
     return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()
+
+
+def _is_named(s: Situation) -> bool:
+    """Tell whether the record names a jump of the rate that still stands.
+
+    Behind it a batch or two stand out by chance, and going back undoes the jump: whatever is tried
+    would hold, and data be left out for good.
+    """
+    return s.lr_jump_step is not None and _lr_rose(s) and not s.lr_returned
 
 
 def _still_changed(s: Situation) -> bool:
@@ -342,7 +353,10 @@ def _data(s: Situation) -> Iterator[Trial]:
 def _cuts(s: Situation) -> Iterator[Trial]:
     # data that stood out stays skipped in the cuts: a cut alone would have to survive it
     also = _skip_range(s) if _outliers(s) and s.may_skip else None
-    for factor, label in _factors(s):
+    plans = [(also, *how) for how in _factors(s)]
+    if also is not None and _is_named(s):  # what is named is tried with all the data first
+        plans.insert(0, (None, *plans[0][1:]))
+    for also, factor, label in plans:
         # under a rising schedule a factor would be overtaken; the rate is held instead
         limit = s.lr_now * factor if s.lr_rising else None
         share, sound = 1.0, None

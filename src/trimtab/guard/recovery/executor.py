@@ -181,6 +181,7 @@ class Recovery:
             values.get("loss", math.nan),
             values.get("lr", math.nan),
             values.get("kl_weight", math.nan),
+            values.get("latent_kl", math.nan),
         )
 
     def after_reading(self, reading: Reading | None) -> None:

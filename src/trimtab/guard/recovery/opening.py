@@ -23,7 +23,7 @@ from trimtab.guard.recovery.commands import (
 )
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
-from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise
+from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise, sound_lr
 from trimtab.guard.recovery.permission import rights_of, stage
 from trimtab.guard.recovery.situation import affordable_step, situation_of
 from trimtab.guard.recovery.state import (
@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     )
     from trimtab.guard.recovery.state import RecoveryState
     from trimtab.guard.yardstick.reading import BatchComparison, Reading
+    from trimtab.incidents import Incident
 
 __all__ = [
     "ask",
@@ -264,9 +265,7 @@ def _approach(
     recurrence = state.recurrence
     # where spikes return, the trouble began with the first of them, not with the last
     returned = [f for f in incident.findings if recurrence.returns(policy, f)]
-    first_sign = min(
-        [int(incident.first_step), *(recurrence.first_of(policy, f) for f in returned)]
-    )
+    first_sign = min([_first_step(incident), *(recurrence.first_of(policy, f) for f in returned)])
     # a change that nobody announced may act long before it shows
     recent = [c.step for c in standing.changed if 0 <= first_sign - c.step <= _CHANGE_STEPS]
     first_sign = min([first_sign, *recent])
@@ -277,10 +276,9 @@ def _approach(
     target = first_sign - 1 - policy.rollback_margin_steps
     distance = max(int(incident.onset) - target, 1)
     target -= distance * (2**recurrences - 1)
-    jump = find_lr_jump(incident)
-    rising, sound = (
-        (False, None) if jump else lr_rise(record, incident.onset, standing.in_force.lr_cuts)
-    )
+    cuts = standing.in_force.lr_cuts
+    jump = find_lr_jump(incident, record, cuts)
+    rising, sound = (False, None) if jump else lr_rise(record, incident.onset, cuts)
     if saturates(incident) or returned:
         # it grew as long before it could be told apart as it did after
         grown = step - first_sign
@@ -295,6 +293,15 @@ def _approach(
         lr_rising=rising,
         lr_sound=sound,
     )
+
+
+def _first_step(incident: Incident) -> int:
+    """Return the first sign of an incident; a rate that came back, which is a note, is none."""
+    came_back = {f.onset for f in incident.findings if f.signal == "lr" and f.severity == "info"}
+    if incident.first_step not in came_back:
+        return int(incident.first_step)
+    alarms = [f.onset for f in incident.findings if f.severity != "info"]
+    return int(min([*alarms, incident.onset]))
 
 
 def examine(state: RecoveryState, asked: Opening, e: RestorePointFound) -> Result:
@@ -364,14 +371,17 @@ def _case(asked: Surveying, e: Surveyed) -> Case:
     approach, base = asked.approach, asked.base
     record, incident = asked.found.record, asked.found.incident
     cuts, jump = e.standing.in_force.lr_cuts, approach.lr_jump
+    now = jump.after if jump else lr_at(record, incident.onset, cuts)
     return Case(
         incident=incident,
         record=record,
         seen_step=asked.event.step,
         seen_sample=asked.event.sample,
         base=base,
-        lr_now=jump.after if jump else lr_at(record, incident.onset, cuts),
-        lr_restore=jump.before if jump else approach.lr_sound or lr_at(record, base.step, cuts),
+        lr_now=now,
+        lr_restore=(
+            jump.before if jump else approach.lr_sound or sound_lr(record, base.step, now, cuts)
+        ),
         lr_sound=approach.lr_sound,
         expected=expected_loss(record, base.step),
         before=e.standing.in_force,

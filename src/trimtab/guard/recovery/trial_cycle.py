@@ -47,7 +47,7 @@ from trimtab.guard.recovery.events import IncidentInRecord, StepDone
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.grace_period import GracePeriod
 from trimtab.guard.recovery.kept_remedy import give_up, keep
-from trimtab.guard.recovery.learning_rate import lr_at
+from trimtab.guard.recovery.learning_rate import sound_lr
 from trimtab.guard.recovery.permission import stage
 from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.recovery.situation import (
@@ -464,7 +464,7 @@ def continue_further_back(
     # an older state had a higher loss: trials from it must come back to its level, not to the later
     lr_restore = case.lr_restore
     if case.lr_jump is None and case.lr_sound is None:
-        lr_restore = lr_at(case.record, older.step, case.before.lr_cuts)
+        lr_restore = sound_lr(case.record, older.step, case.lr_now, case.before.lr_cuts)
     case = replace(
         case,
         depth=case.depth + 1,

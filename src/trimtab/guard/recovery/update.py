@@ -224,7 +224,8 @@ def _by_design(
         commands.append(decision(e.step, "leave alone", why, (f.text,)))
         if why not in said and state.chief:
             said |= {why}
-            commands.append(at_step(e.step, f"{f.text}; left alone: {why}"))
+            verdict = "left alone" if state.policy.mode == "act" else "explained"
+            commands.append(at_step(e.step, f"{f.text}; {verdict}: {why}"))
     again = [f for k, f in state.open.items() if k in e.unexplained and k in handled]
     if again:
         why = "the loss rose further than that explains, or did not come back"
