@@ -396,6 +396,27 @@ def test_another_log_at_the_path_is_judged_from_its_start(
     assert notices[-1]["incidents"] == []
 
 
+@pytest.mark.parametrize("cut", [False, True])
+def test_fail_on_remembers_what_was_not_over_in_rows_that_are_gone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], *, cut: bool
+) -> None:
+    path = tmp_path / "train.jsonl"
+    rows = [line(i, 2.0 + 0.02 * (i % 7) + 4.0 * (i >= 300)) for i in range(1, 501)]
+    path.write_text("".join(rows))
+
+    def replace() -> None:
+        path.write_text("".join(rows[:250]) if cut else log_text().replace("loss", "train_loss"))
+
+    assert follow(path, Scene(replace, start=0.0), "--fail-on", "critical") == 1
+    notices = said(capsys)
+    headline = next(n["text"] for n in notices if n["event"] == "found")
+    (told,) = [n for n in notices[1:-1] if headline in n["text"] and n["event"] != "found"]
+    assert told["event"] == ("changed" if cut else "anew")
+    assert ("the log became shorter (500 rows, now 250)" in told["text"]) is cut
+    assert "withdrawn" not in [n["event"] for n in notices]
+    assert "not over in rows that are gone" in notices[-1]["text"]
+
+
 def test_a_copy_that_replaces_the_log_is_the_same_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

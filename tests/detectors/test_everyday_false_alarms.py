@@ -59,6 +59,81 @@ def test_a_restart_of_the_rate_may_lift_the_loss(seed: int, size: float, *, heal
     assert bool(found) is not heals
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "size", "told"),
+    [
+        (600, 600, 0.0, False),
+        (600, 660, 1.5, True),  # between two edges, at the restart
+        (640, 670, 1.5, True),  # after it
+        (1240, 1320, 0.4, True),  # more than twice the restart before
+        (900, 1200, 2.0, True),  # to the level of a guess, up to the next
+    ],
+    ids=["none", "edges", "late", "larger", "guess"],
+)
+@pytest.mark.parametrize("warmed", [1, 20])
+def test_a_restart_explains_what_is_of_its_place_size_and_shape(
+    first: int, last: int, size: float, warmed: int, *, told: bool
+) -> None:
+    phase = np.arange(1800) % 600
+    part = np.minimum(1, (phase + 1) / warmed) * 0.5 * (1 + np.cos(np.pi * phase / 600))
+    loss = fall(1800, 0.3, 2.3, 200, 0.03, 3) + 0.1 * part
+    loss[first:last] += size
+    assert bool(alarms(loss, lr=0.1 * part + 1e-6) & set(RISES)) is told
+
+
+def test_a_fault_leaves_the_restart_before_it_a_note() -> None:
+    part = 0.5 * (1 + np.cos(np.pi * (np.arange(2400) % 600) / 600))
+    loss = fall(2400, 0.3, 2.3, 150, 0.03, 4) + 0.2 * part
+    loss[2050:] = 2.3 * np.exp(0.03 * np.random.default_rng(4).standard_normal(350))
+    columns = {"loss": loss, "lr": 0.1 * part + 1e-4}
+    found = all_findings(derive(record_of(np.arange(2400.0), columns)))
+    onsets = [f.onset_row for f in found if f.severity != "info" and f.kind in RISES]
+    assert onsets
+    assert min(onsets) > 2000
+
+
+def test_a_collapse_in_a_short_log_with_restarts_is_told() -> None:
+    part = 0.5 * (1 + np.cos(np.pi * (np.arange(40) % 10) / 10))
+    loss = fall(40, 0.35, 2.3, 6, 0.05, 5) * (1 + 0.25 * part)
+    loss[24:] = 2.3 * np.exp(0.04 * np.random.default_rng(5).standard_normal(16))
+    assert alarms(loss, lr=0.1 * part) & set(RISES)
+
+
+@pytest.mark.parametrize("size", [0.0, 4.0])
+def test_a_weight_explains_no_more_than_its_part(size: float) -> None:
+    t = np.arange(2000)
+    recon, weight = fall(2000, 0.5, 1.0, 500, 0.03, 1), np.clip(t / 500, 0, 1)
+    kl = 1 + 0.05 * np.random.default_rng(2).standard_normal(2000)
+    loss = recon + 0.8 * weight * kl + size * (t >= 300)
+    found = alarms(loss, recon_loss=recon, latent_kl=kl, kl_weight=weight) & set(RISES)
+    assert bool(found) is bool(size)
+
+
+def test_a_weight_that_falls_makes_no_loss_too_good() -> None:
+    t = np.arange(2000)
+    kl = 20 + 0.4 * np.random.default_rng(6).standard_normal(2000)
+    recon = fall(2000, 85, 180, 100, 0.01, 6)
+    loss = recon + (t < 1000) * kl
+    assert "too-good" in alarms(loss)
+    assert "too-good" not in alarms(loss, recon_loss=recon, latent_kl=kl)
+
+
+@pytest.mark.parametrize(("sign", "told"), [(1, False), (-1, True)])
+def test_a_loss_may_grow_with_the_reward(sign: int, *, told: bool) -> None:
+    t, rng = np.arange(3000) / 3000, np.random.default_rng(0)
+    loss = (0.5 * np.exp(0.5 * rng.standard_normal(3000)) + 0.2 * t) * (1 + 3 * t)
+    reward = 100 + sign * 95 * (2 * t - 1) + 15 * rng.standard_normal(3000)
+    assert bool(alarms(loss, reward=reward) & set(RISES)) is told
+
+
+@pytest.mark.parametrize("last", [0.0, 0.2])
+def test_a_validation_loss_of_exactly_0_is_told(last: float) -> None:
+    val = fall(40, 0.2, 0.9, 8, 0.02, 7)
+    val[16:] = np.where(last, val[16:], 0.0)
+    found = alarms(fall(40, 0.1, 0.9, 12, 0.03, 8), val_loss=val)
+    assert ("frozen-signal" in found) is not bool(last)
+
+
 @pytest.mark.parametrize("falls", [True, False])
 def test_a_part_of_the_loss_is_warmed_up(*, falls: bool) -> None:
     t = np.arange(2000)

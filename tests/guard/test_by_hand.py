@@ -77,7 +77,26 @@ def test_what_is_no_number_is_refused_before_anything_is_done(
     guard.close()
 
 
-@pytest.mark.parametrize("why", [RuntimeError("x"), "\ud800", "", "  ", None, 3])
+def test_a_slip_that_ends_the_training_is_refused(tmp_path: Path, guard: Guard) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "nothing would be trained": lambda: guard.scale_lr(1e-320, why="a test"),
+        "factors together.*nothing would": lambda: guard.scale_lr(1e-5, why="a test"),
+        "one pass over the data": lambda: guard.skip_samples(0, 10**30, why="a test"),
+        r"schedule raised ZeroDivisionError \(.division": lambda: guard.override_lr(
+            lambda _: 1 / 0, why="a test"
+        ),
+    }
+    guard.scale_lr(1e-5, why="a test")
+    for said, call in calls.items():
+        with pytest.raises(ConfigError, match=said):
+            call()
+    assert (guard.lr_factor, guard.skipped_samples) == (1e-5, ())
+    assert len(events_of(tmp_path / "run", "action")) == 1
+    guard.skip_samples(0, 10**9, why="a test", confirm=True)
+    guard.close()
+
+
+@pytest.mark.parametrize("why", [RuntimeError("x"), "\ud800", "", "  ", "\u200b\u3164", None, 3])
 def test_a_reason_that_cannot_be_written_down_is_refused_before_anything_is_done(
     tmp_path: Path, guard: Guard, why: Any
 ) -> None:

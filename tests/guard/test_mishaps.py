@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 import torch
 
+import trimtab
 from tests.guard.tiny import events_of, guard_of, make, rows_of, train_guarded
 from trimtab.checkpoints.manifest import list_checkpoints
 from trimtab.chronicle.journal import Journal
 from trimtab.errors import ActError, ChronicleError, ConfigError
+from trimtab.guard.loop.exit_status import read_verdict
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -82,6 +84,7 @@ def test_a_state_that_is_not_finite_is_never_saved_as_healthy(tmp_path: Path, wh
                 )
         guard.step()
     assert any("ends in a state that is not finite: output.weight" in line for line in said)
+    assert read_verdict(run)["verdict"] == trimtab.analyze(run).verdict == "ended-badly"
     assert grades_of(run) == {5: "healthy", 10: "healthy", 15: "suspect"}
     again = make()
     resumed = guard_of(again, run, steps=15)

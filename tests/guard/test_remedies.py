@@ -264,7 +264,7 @@ def test_a_range_that_swallows_all_data_ends_the_run(tmp_path: Path) -> None:
     s = make()
     guard = guard_of(s, tmp_path / "run", steps=30)
     train_guarded(s, guard, until=3)
-    guard.skip_samples(0, 10**9, why="a test")
+    guard.skip_samples(0, 10**9, why="a test", confirm=True)
     assert train_guarded(s, guard) == []
     assert events_of(tmp_path / "run", "end")[0].data["reason"] == "the data is used up"
 

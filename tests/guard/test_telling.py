@@ -5,6 +5,7 @@ import math
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,9 @@ from tests.guard.tiny import (
 from trimtab.analysis.assemble import make_account
 from trimtab.analysis.resolution import resolved
 from trimtab.guard import Guard
+from trimtab.guard.loop import run_status
 from trimtab.guard.recovery import executor, triage
+from trimtab.incidents import Incident
 from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
 from trimtab.report.headline import standing
@@ -260,6 +263,44 @@ def test_a_jump_of_the_rate_is_told_at_its_step_and_journalled(tmp_path: Path) -
     assert [(e.step, e.data["text"]) for e in events_of(run, "note") if told in e.data["text"]] == [
         (30, told)
     ]
+
+
+def test_a_restart_of_the_schedule_is_journalled_and_no_alarm(tmp_path: Path) -> None:
+    run, said = tmp_path / "run", list[str]()
+    s = make()
+    guard = guard_of(s, run, steps=70, mode="act", say=said.append)
+    guard.override_lr(lambda step: 1e-3 * (1 - (step % 30) / 31), why="warm restarts")
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+    assert not [line for line in said if "in one row" in line]
+    assert [e.step for e in events_of(run, "note") if "in one row" in e.data["text"]] == [30]
+
+
+def test_what_only_the_whole_run_shows_is_said_before_it_is_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drift = Incident(
+        kind="slowdown",
+        attempt="1.0",
+        severity="warning",
+        onset_row=5,
+        onset=5,
+        peak_row=9,
+        peak=9,
+        signals=("step_time_s",),
+        headline="steps became slower",
+        confidence=0.9,
+    )
+    whole = SimpleNamespace(
+        verdict="incident", incidents=[SimpleNamespace(is_open_alarm=True, incident=drift)]
+    )
+    monkeypatch.setattr(run_status, "make_account", lambda *_, **__: whole)
+    said = list[str]()
+    s = make()
+    train_guarded(s, guard_of(s, tmp_path / "run", steps=40, say=said.append))
+    assert said[-2].endswith("seen now that the whole run is judged: steps became slower")
+    assert "40 steps done, 1 incident," in said[-1]
 
 
 def test_an_update_that_was_left_out_is_dealt_with_in_every_reading(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_first_what_happened_then_what_to_do(uncured: RunAccount) -> None:
 def test_causes_stand_with_confidence_and_evidence(uncured: RunAccount) -> None:
     text = terminal_text(uncured, width=140)
     assert (
-        "1  learning rate too high for this width  sure 0.71  the same steps at half the rate held"
+        "1  learning rate too high for this width  very likely 0.71  the same steps at half the rate held"
         in text
     )
     assert "against: leaving it out did not help" in text

@@ -1,5 +1,6 @@
 """The analysis of one run: what a report, a terminal and `--json` all show, as one value."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,7 +16,7 @@ from trimtab.readers.layers import LayerReadings
 from trimtab.record import Attempt, RunRecord
 from trimtab.vocabulary import Severity
 
-__all__ = ["MIN_RECORDS", "IncidentAccount", "RunAccount", "fails_on"]
+__all__ = ["MIN_RECORDS", "IncidentAccount", "RunAccount", "any_fails_on", "fails_on"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,5 +137,10 @@ def fails_on(account: RunAccount, name: str | None) -> bool:
         return True
     if name == "not-judged" and account.verdict == "not-judged":
         return True
+    return any_fails_on(account.incidents, name)
+
+
+def any_fails_on(incidents: Iterable[IncidentAccount], name: str) -> bool:
+    """Tell whether an incident is as severe as a word of `FAIL_ON` asks."""
     least = severity_rank("warning" if name == "not-judged" else name)
-    return least >= 0 and any(severity_rank(i.severity) >= least for i in account.incidents)
+    return least >= 0 and any(severity_rank(i.severity) >= least for i in incidents)

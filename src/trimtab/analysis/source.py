@@ -245,12 +245,14 @@ def account_or_fault(
 
 
 def _given_up(directory: RunDirectory) -> Ending | None:
-    """Return why a guarded process gave its run up; None where it did not."""
+    """Return why a guarded process gave its run up, or ended it broken; None where it did not."""
     try:
         told = json.loads(directory.verdict.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(told, dict) or told.get("state") != "given-up":
+    if not isinstance(told, dict):
+        return None
+    if told.get("state") != "given-up" and told.get("verdict") != "ended-badly":
         return None
     return Ending(why=str(told.get("reason") or "the guard gave the run up"))
 

@@ -211,7 +211,8 @@ def _too_little(
     if not record.num_rows:
         return "the log holds no rows"
     if not record.num_loss_rows:
-        return "no train loss is logged"
+        unread = "; if one of the keys is it: --columns loss=KEY" if record.unread else ""
+        return f"no train loss is logged{unread}"
     if record.num_loss_rows < MIN_RECORDS:
         return f"{record.num_loss_rows} train losses, fewer than {MIN_RECORDS}"
     if coverage is not None and not coverage.whole:

@@ -39,7 +39,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["RunLock"]
+__all__ = ["RunHeldError", "RunLock"]
 
 BEAT_S = 3.0
 """How often the holder refreshes the time of its lock."""
@@ -102,6 +102,13 @@ class _Descriptors:
             if descriptor is not None:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
+
+
+class RunHeldError(ChronicleError):
+    """Another process holds the run directory."""
+
+    holder = ""
+    """Which one."""
 
 
 class RunLock:
@@ -320,11 +327,13 @@ class RunLock:
         return _holder(owners[-1].data, released=ended)
 
     def _refusal(self, holder: _Holder | None) -> ChronicleError:
-        return ChronicleError(
+        error = RunHeldError(
             f"{self._root}: another guard is writing to this run directory"
             f" ({holder or _Holder()}); wait for it or stop it (in the same process: call its"
             " close()), or choose another directory"
         )
+        error.holder = str(holder or _Holder())
+        return error
 
     # -- held -------------------------------------------------------------------------------
 

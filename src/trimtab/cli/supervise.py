@@ -20,8 +20,8 @@ _DEFAULT_FOLDER = Path("runs/supervised")
 
 _EPILOG = """\
 exit status: the command's last one, 128 + N where signal N ended it; 3 where a hung or broken run
-was stopped here and no restart helped; 127 and 126 where the command is missing or may not be run;
-2 for an option or a policy that is wrong
+was stopped here and no restart helped, or ended in NaN; 127 and 126 where the command is missing or
+may not be run; 2 for an option or a policy that is wrong
 """
 
 

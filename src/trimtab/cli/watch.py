@@ -5,10 +5,10 @@ import contextlib
 import json
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from trimtab.analysis.account import RunAccount, fails_on
+from trimtab.analysis.account import IncidentAccount, RunAccount, any_fails_on, fails_on
 from trimtab.analysis.json_form import incident_to_json
 from trimtab.analysis.source import Beside, read_beside
 from trimtab.analysis.verdict import FAIL_ON
@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--columns",
         metavar="NAME=COLUMN,...",
         default="",
-        help="what columns of a table or keys of JSON lines mean: loss=Verlust,step=Schritt",
+        help="what columns of a table, or keys of a log, mean: loss=Verlust,step=Schritt",
     )
     parser.add_argument(
         "--interval", metavar="S", type=float, default=5.0, help="seconds between looks"
@@ -192,7 +192,7 @@ class _Printer:
         """Print where the run stands and return the exit code."""
         account = watch.account
         if account is not None and not self.options.json:
-            tell(_state(account))
+            tell(_state(account, watch.left))
         elif account is not None:
             last = final_loss(account.record)
             document = {
@@ -200,7 +200,7 @@ class _Printer:
                 "path": watch.path,
                 "event": "stopped",
                 "id": None,
-                "text": _state(account),
+                "text": _state(account, watch.left),
                 "rows": account.record.num_loss_rows,
                 "step": None if last is None else last[0],
                 "loss": None if last is None else last[1],
@@ -214,14 +214,16 @@ class _Printer:
             print(json.dumps(finite_json(masked(document)), allow_nan=False), flush=True)
         if self.options.fail_on is None:
             return 0
+        if any_fails_on(watch.left, self.options.fail_on):
+            return 1
         if account is None:
             return int(self.options.fail_on == "not-judged")
         hung = self.hung and self.options.fail_on != "ended-badly"
         return int(hung or fails_on(account, self.options.fail_on))
 
 
-def _state(account: RunAccount) -> str:
-    """Return where the run stands, in one line."""
+def _state(account: RunAccount, left: Sequence[IncidentAccount]) -> str:
+    """Return where the run stands, in one line; `left`: alarms of rows that are gone."""
     last = final_loss(account.record)
     where = (
         "no train loss yet"
@@ -233,4 +235,6 @@ def _state(account: RunAccount) -> str:
     )
     found = len(account.incidents)
     counts = f"{found} incident{'s' * (found != 1)}, {open_ or 'none'} ongoing"
+    if left:
+        counts += f", {len(left)} not over in rows that are gone"
     return f"stopped at {where} · {counts} · {verdict_line(account)}"

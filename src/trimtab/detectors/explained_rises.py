@@ -1,14 +1,21 @@
 """Rises of the loss that the log itself explains: notes, in hindsight.
 
 **A restart of the schedule**: where the learning rate jumps back up to one that was in force before
-and then falls as slowly as schedules do, the loss rises with it and falls with it. A rise that
-begins at such a restart is a note where, by the end of the cycle, the signal is back at its level
-before the restart, and did not exceed its highest level before it; in a cycle that is still under
-way, where the cycle before it healed and the rise is no larger than `LARGER` times what that was.
+and then falls as slowly as schedules do, the loss rises with it and falls with it. A rise is a note
+by its *place*: it begins while the rate rises, or within `LATE_ROWS`; its *size*: at most twice
+what an earlier restart raised it by, or the level it had when that rate was last in force, never
+more than half the descent of the run; and its *shape*: it comes down with the rate, not at an edge
+while the rate stands, and by the end of the cycle it is back. A cycle that is still under way, or
+that another alarm cuts off, needs an earlier one that healed.
 
 **A part that is warmed up**: a total loss = reconstruction + weight x divergence, as of a VAE,
 rises while the weight does. It is a note where the reconstruction is no worse than before the rise,
-and the divergence is not larger either, or its weight is logged and has risen.
+and the divergence is not larger either, or its weight is logged and has risen; where the total does
+not rise by more than the other part gains, or is; and, without a logged weight, at no edge. A total
+that falls while the reconstruction stands is nothing too good.
+
+**A return that grows**: the targets of a loss of reinforcement learning grow with what is learned.
+A slow rise is a note where the reward rises with it.
 
 Blind to a rate that is not logged. A rise that does not heal stays an alarm.
 """
@@ -19,6 +26,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
@@ -37,14 +45,30 @@ ABOVE = 1.05
 """Over a rate that was in force: that rate again, as `lr_change` has it."""
 MOST_FALL = 0.3
 """Of the height of the jump, that a rate on a schedule falls by from row to row. Ours."""
-EARLY_ROWS = 32
+EARLY_ROWS = 16
 """By which the block that holds a restart may begin before it. Ours."""
+LATE_ROWS, LATE_SHARE = 16, 16
+"""After its last rise, and share of the cycle, in which what a rate sets off begins. Ours."""
 CYCLE_SHARE = 8
-"""A rise of a restart begins within the first eighth of a cycle; levels are those of an eighth."""
+"""Levels are those of an eighth of a cycle."""
+TWICE = 2.0
+"""Times the rise at an earlier restart, or what was left at half the rate, that one may be. Ours."""
+LEAST_SIGMA = 8.0
+"""Noise of single rows, that a restart may always raise a signal by. Ours."""
+DESCENT_SHARE = 0.5
+EDGE_SHARE = 0.6
+"""Of a rise, that comes down from one row to the next at an edge. Ours."""
+STANDS = 0.75
+"""Of its height, at which the rate still stands. Ours."""
 LARGER = 1.5
 PART_ROWS = 64
 """Before a rise, that a part of the loss is compared with. Ours."""
 
+PART_OF_FALL = 0.25
+"""Of a fall of the loss, that what is learned has in it where a weight explains it. Ours."""
+SLOW = ("shift", "drift", "divergence")
+OF_TARGETS = 10.0
+"""Times its level, that a loss with the return may come to. Ours."""
 ERRORS = 3.0
 """Standard errors by which the level of a part rises by chance."""
 _NUMERIC = 1e-6
@@ -54,28 +78,42 @@ _NUMERIC = 1e-6
 class _Cycle:
     first: int
     """Row of the restart."""
+    top: int
+    """Row at which the rate rises no more."""
     end: int
     falls: bool
     """The rate has fallen back as schedules do."""
+    share: Floats
+    """Of the height of the jump, that the rate still has, by row."""
+    last_in_force: tuple[int, int]
+    """Rows around the place where the rate came down from its last top."""
 
 
 def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings, rises that the rate or the parts of the loss explain as notes."""
+    alarms = [f for f in findings if _rises(f) and f.severity != "info"]
     cycles: dict[int, list[_Cycle]] = {}
     result: list[Finding] = []
     for f in findings:
         why = ""
-        rises = f.kind in KINDS and f.signal in SIGNALS and f.direction != "down"
-        if rises and f.severity != "info":
+        if _rises(f) and f.severity != "info":
             attempt = int(record.attempt[f.onset_row])
             if attempt not in cycles:
                 cycles[attempt] = _cycles(record, attempt)
-            if _of_a_restart(record, f, cycles[attempt]):
+            if _of_a_restart(record, f, cycles[attempt], [a.onset_row for a in alarms]):
                 why = "it rises and falls with the learning rate at a restart of the schedule"
             elif _of_a_warm_up(record, f):
                 why = "the reconstruction falls on: the weight of another part of the loss rises"
+            elif _of_a_return(record, f):
+                why = "the reward rises with it, as the targets of such a loss do"
+        elif f.kind == "too-good" and f.severity != "info" and _of_a_weight(record, f):
+            why = "the reconstruction stands: the weight of another part of the loss falls"
         result.append(replace(f, severity="info", text=f"{f.text}; {why}") if why else f)
     return tuple(result)
+
+
+def _rises(f: Finding) -> bool:
+    return f.kind in KINDS and f.signal in SIGNALS and f.direction != "down"
 
 
 def _cycles(record: RunRecord, attempt: int) -> list[_Cycle]:
@@ -90,45 +128,123 @@ def _cycles(record: RunRecord, attempt: int) -> list[_Cycle]:
     highest = np.maximum.accumulate(rate)[:-1]
     jumps = (rate[1:] >= JUMP * rate[:-1]) & (rate[1:] <= ABOVE * highest) & (rate[:-1] < highest)
     at = np.flatnonzero(jumps) + 1
+    falls = np.concatenate(([0], np.cumsum(np.diff(rate) < 0)))
+    at = at[np.diff(falls[at], prepend=-1) > 0]  # a restart may be warmed up over some rows
     found: list[_Cycle] = []
+    begun = 0
     for first, end in pairwise([*at.tolist(), len(rate)]):
-        part, height = rate[first:end], float(rate[first] - rate[first - 1])
+        part = rate[first:end]
+        full = float(part.max()) - rate[first - 1]
         smooth = float(np.max(-np.diff(part), initial=0.0))
-        back = float(part[-1]) <= rate[first - 1] + 0.5 * height
-        stop = int(rows[end]) if end < len(rows) else record.rows_of(attempt).stop
-        found.append(_Cycle(int(rows[first]), stop, back and smooth <= MOST_FALL * height))
+        back = float(part[-1]) <= rate[first - 1] + 0.5 * full
+        span = record.rows_of(attempt)
+        stop = int(rows[end]) if end < len(rows) else span.stop
+        # Rows without a rate have the last one.
+        by_row = part[np.searchsorted(rows[first:end], np.arange(rows[first], stop), "right") - 1]
+        last = begun + int(np.argmax(rate[begun:first]))
+        low = np.flatnonzero(rate[last:first] <= 0.5 * rate[last])
+        middle = last + int(low[0]) if len(low) else (last + first) // 2
+        around = max(4, (first - begun) // (2 * CYCLE_SHARE))
+        found.append(
+            _Cycle(
+                int(rows[first]),
+                int(rows[first + int(np.argmax(part))]),
+                stop,
+                back and smooth <= MOST_FALL * full,
+                np.clip((by_row - rate[first - 1]) / full, 0.0, 1.0),
+                (int(rows[max(begun, middle - around)]), int(rows[min(first, middle + around)])),
+            )
+        )
+        begun = first
     return found
 
 
-def _of_a_restart(record: RunRecord, f: Finding, cycles: Sequence[_Cycle]) -> bool:
-    before: _Cycle | None = None
+def _of_a_restart(
+    record: RunRecord, f: Finding, cycles: Sequence[_Cycle], alarms: Sequence[int]
+) -> bool:
+    usual: float | None = None
+    before = int(record.rows_of(int(record.attempt[f.onset_row])).start)
     for cycle in cycles:
-        late = cycle.first + max(EARLY_ROWS, (cycle.end - cycle.first) // CYCLE_SHARE)
-        if cycle.first - EARLY_ROWS <= f.onset_row < late and f.row >= cycle.first:
-            if cycle.falls:
-                return _rise(record, f, cycle, healed=True) is not None
-            now = _rise(record, f, cycle, healed=False)
-            usual = _rise(record, f, before, healed=True) if before and before.falls else None
-            return now is not None and usual is not None and now <= LARGER * usual
-        before = cycle
+        early = min(max(EARLY_ROWS, f.grain_rows), (cycle.first - before) // CYCLE_SHARE)
+        late = min(LATE_ROWS, (cycle.end - cycle.top) // LATE_SHARE)
+        late += cycle.top + f.grain_rows - 1
+        if cycle.first - early <= f.onset_row <= late and f.row >= cycle.first:
+            # What another alarm does to the rest of the cycle is not of the restart.
+            end = min((a for a in alarms if late < a < cycle.end), default=cycle.end)
+            whole = end == cycle.end and cycle.falls
+            if not whole and usual is None:
+                return False
+            return _rise(record, f.signal, cycle, usual, end, whole=whole, peak=f.value) is not None
+        if cycle.falls:
+            rise = _rise(record, f.signal, cycle, usual, cycle.end, whole=True)
+            usual = usual if rise is None else rise
+        before = cycle.first
     return False
 
 
-def _rise(record: RunRecord, f: Finding, cycle: _Cycle, *, healed: bool) -> float | None:
-    """Return how far a signal rose in a cycle; None where it is more than a restart brings."""
-    column = record.columns[f.signal]
-    span = record.rows_of(int(record.attempt[cycle.first]))
-    earlier = column.values[column.finite_rows(slice(span.start, cycle.first))]
-    values = column.values[column.finite_rows(slice(cycle.first, cycle.end))]
+def _rise(
+    record: RunRecord,
+    signal: str,
+    cycle: _Cycle,
+    usual: float | None,
+    end: int,
+    *,
+    whole: bool,
+    peak: float = -math.inf,
+) -> float | None:
+    """Return how far a signal rose in a cycle; None where it is more than a restart brings.
+
+    Args:
+        record: What was logged.
+        signal: Of which.
+        cycle: That of the restart.
+        usual: How far it rose at an earlier restart.
+        end: Row up to which the cycle is looked at.
+        whole: It is looked at up to its end.
+        peak: Highest value of the finding.
+    """
+    column = record.columns[signal]
+    start = record.rows_of(int(record.attempt[cycle.first])).start
+    earlier = column.values[column.finite_rows(slice(start, cycle.first))]
+    rows = column.finite_rows(slice(cycle.first, end))
+    values, share = column.values[rows], cycle.share[rows - cycle.first]
     num = max(4, len(values) // CYCLE_SHARE)
-    if len(values) < 2 * num or len(earlier) < 2 * num:
+    if len(values) < (2 * num if whole else 1) or len(earlier) < 2 * num:
         return None
     level = median(earlier[-num:])
     noise = mad_sigma(np.diff(earlier[-num:])) / math.sqrt(2)
-    if healed and median(values[-num:]) > level + 2 * noise:
+    rise = (_highest(values) if len(values) >= 4 else float(values.min())) - level
+    if whole and median(values[-num:]) > level + 2 * noise + LARGER * max(0.0, rise) * share[-1]:
         return None
-    rise = _highest(values) - level
-    return rise if _highest(values) <= _highest(earlier) + 2 * noise else None
+    then = column.values[column.finite_rows(slice(*cycle.last_in_force))]
+    # There the rate was at half of what it comes back to.
+    bound = TWICE * (median(then) - level) if len(then) else 0.0
+    bound = max(bound if usual is None else max(bound, TWICE * usual), LEAST_SIGMA * noise)
+    first = column.values[column.finite_rows(slice(0, cycle.first))][: max(4, min(16, num))]
+    descent = DESCENT_SHARE * (median(first) - level)
+    if signal == "grad_norm":  # which comes down with nothing
+        descent = _highest(earlier) - level
+    bound = min(bound, max(descent, LEAST_SIGMA * noise))
+    if rise > bound + 2 * noise or peak > level + LARGER * bound + LEAST_SIGMA * noise:
+        return None
+    return rise if _comes_down(values - level, share, max(rise, 2 * noise), noise) else None
+
+
+def _comes_down(excess: Floats, share: Floats, rise: float, noise: float) -> bool:
+    """Whether what rose comes down with the rate, and not at an edge while that stands."""
+    if len(excess) < 16:
+        return True
+    num = max(4, len(excess) // 32)
+    blocks = len(excess) // num
+    level = np.median(excess[: blocks * num].reshape(blocks, num), axis=1)
+    most = share[: blocks * num].reshape(blocks, num).max(axis=1)
+    if (level > LARGER * rise * np.sqrt(most) + 3 * noise).any():
+        return False
+    if rise < LEAST_SIGMA * noise:
+        return True
+    of_four = np.median(sliding_window_view(excess, 4), axis=1)
+    fall, stands = of_four[:-4] - of_four[4:], share[7:] >= STANDS
+    return not (fall[: len(stands)][stands] > EDGE_SHARE * rise).any()
 
 
 def _highest(values: Floats) -> float:
@@ -141,24 +257,79 @@ def _of_a_warm_up(record: RunRecord, f: Finding) -> bool:
     """Whether a part of the loss that measures what is learned falls on while the total rises."""
     if f.signal == "grad_norm" or not np.isfinite(f.value):
         return False
-    span = record.rows_of(int(record.attempt[f.onset_row]))
-    before = slice(max(span.start, f.onset_row - PART_ROWS), f.onset_row)
-    stop = min(max(f.row, f.peak_row, f.onset_row + PART_ROWS) + 1, span.stop)
-    during = slice(f.onset_row, stop)
+    part = _Moved(record, f, "recon_loss")
+    other, weight = _Moved(record, f, "latent_kl"), _Moved(record, f, "kl_weight")
+    if not part.known or part.errors >= ERRORS:
+        return False
+    if not (other.known and other.errors < ERRORS) and not (
+        weight.known and weight.errors > ERRORS
+    ):
+        return False
+    total = _Moved(record, f, f.signal)
+    if not total.known:
+        return False
+    # What the other part gains by its weight, or is; in other units, what the run had come down by.
+    most = DESCENT_SHARE * (_first_level(record, f) - median(total.old))
+    if other.known and weight.known and len(other.new) == len(weight.new):
+        most = max(most, _highest(other.new * weight.new) - median(other.old) * median(weight.old))
+    elif other.known:
+        most = max(most, median(other.old))
+    rise = _highest(total.new) - median(total.old)
+    if rise > LARGER * most + 2 * total.noise:
+        return False
+    of_four = np.median(sliding_window_view(np.append(total.old, total.new), 4), axis=1)
+    edge = float(np.max(of_four[4:] - of_four[:-4]))
+    # A weight that is not logged grows step by step.
+    return weight.known or rise < LEAST_SIGMA * total.noise or edge < EDGE_SHARE * rise
 
-    def moved(name: str) -> float | None:
-        """Return how far the level of a part rose, in standard errors; None: not known."""
+
+def _of_a_weight(record: RunRecord, f: Finding) -> bool:
+    """Whether a part of the loss that measures what is learned does not fall with the total."""
+    if f.signal != "loss":
+        return False
+    part, total = _Moved(record, f, "recon_loss"), _Moved(record, f, "loss")
+    if not (part.known and total.known and "latent_kl" in record.columns):
+        return False
+    fell, of_part = (median(x.old) - median(x.new) for x in (total, part))
+    return fell > 0 and of_part < PART_OF_FALL * fell
+
+
+def _of_a_return(record: RunRecord, f: Finding) -> bool:
+    """Whether the reward rises with a loss whose targets move with what is learned."""
+    if f.kind not in SLOW or f.signal != "loss" or "reward" not in record.columns:
+        return False
+    reward, total = _Moved(record, f, "reward", slow=True), _Moved(record, f, "loss", slow=True)
+    if not (reward.known and total.known and reward.errors > ERRORS):
+        return False
+    level = median(total.old)
+    return level > 0 and _highest(total.new) <= OF_TARGETS * level
+
+
+def _first_level(record: RunRecord, f: Finding) -> float:
+    column = record.columns[f.signal]
+    first = column.values[column.finite_rows(slice(0, f.onset_row))]
+    return median(first[: max(4, min(16, len(first) // CYCLE_SHARE))])
+
+
+class _Moved:
+    """How far the level of a signal rose over a finding, in standard errors."""
+
+    def __init__(self, record: RunRecord, f: Finding, name: str, *, slow: bool = False) -> None:
+        span = record.rows_of(int(record.attempt[f.onset_row]))
+        last = max(f.row, f.peak_row, f.onset_row + PART_ROWS)
+        # Of what takes its time, as many rows again: they must bear it out.
+        rows = max(PART_ROWS, last - f.onset_row) if slow else PART_ROWS
+        before = slice(max(span.start, f.onset_row - rows), f.onset_row)
+        during = slice(f.onset_row, min(last + 1 + (rows if slow else 0), span.stop))
         column = record.columns.get(name)
+        self.known = column is not None
         if column is None:
-            return None
-        old, new = (column.values[column.finite_rows(s)] for s in (before, during))
-        if min(len(old), len(new)) < 4 or len(new) < int(column.present[during].sum()):
-            return None
-        noise = max(mad_sigma(np.diff(old)) / math.sqrt(2), _NUMERIC * float(np.abs(old).max()))
-        return (median(new) - median(old)) / (1.25 * noise * math.sqrt(1 / len(old) + 1 / len(new)))
-
-    part, other, weight = moved("recon_loss"), moved("latent_kl"), moved("kl_weight")
-    falls_on = part is not None and part < ERRORS
-    return falls_on and (
-        (other is not None and other < ERRORS) or (weight is not None and weight > ERRORS)
-    )
+            return
+        self.old, self.new = (column.values[column.finite_rows(s)] for s in (before, during))
+        lost = len(self.new) < int(column.present[during].sum())
+        self.known = min(len(self.old), len(self.new)) >= 4 and not lost
+        if self.known:
+            scatter = mad_sigma(np.diff(self.old)) / math.sqrt(2)
+            self.noise = max(scatter, _NUMERIC * float(np.abs(self.old).max()))
+            rows_each = math.sqrt(1 / len(self.old) + 1 / len(self.new))
+            self.errors = (median(self.new) - median(self.old)) / (1.25 * self.noise * rows_each)

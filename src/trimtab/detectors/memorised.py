@@ -4,7 +4,7 @@ Learning shows on both losses. A training loss that comes to a twentieth of the 
 stays there to the end, while the validation loss is above its lowest, is a set learned by heart, a
 leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
 low validation loss, and a pair of losses far below that of the start is small all round: neither is
-reported. It dates from when both hold; the validation loss turned somewhere between its lowest and
+reported. A validation loss that jumps to exactly 0 and stays there is none. It dates from when both hold; the validation loss turned somewhere between its lowest and
 the next, so halfway between the two at the earliest. The rule needs three validations, and looks at
 whole attempts: it works in hindsight only.
 """
@@ -28,13 +28,16 @@ NEGLIGIBLE_SHARE = 0.02
 WINDOW_ROWS = 11
 MIN_ROWS = 30
 MIN_VALIDATIONS = 3
+ZERO_VALIDATIONS = 8
+"""Of exactly 0, one after another to the end. Ours."""
 
 
 def memorised_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt that ends with a training loss too good to be learning."""
     if "loss" not in record.columns or "val_loss" not in record.columns:
         return ()
-    findings = [_judge(record, record.rows_of(i)) for i in range(len(record.attempts))]
+    spans = [record.rows_of(i) for i in range(len(record.attempts))]
+    findings = [rule(record, span) for span in spans for rule in (_judge, _zero)]
     return tuple(f for f in findings if f is not None)
 
 
@@ -83,4 +86,35 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
             f"training loss {end_level:.3g} while validation is at {last:.3g},"
             f" {last / validation.min():.2f} times its lowest (in hindsight)"
         ),
+    )
+
+
+def _zero(record: RunRecord, span: slice) -> Finding | None:
+    """Return a finding where the validation loss jumps to exactly 0, and training goes on."""
+    train, val = record.columns["loss"], record.columns["val_loss"]
+    checks = val.finite_rows(span)
+    loss, values = train.values[train.finite_rows(span)], val.values[checks]
+    above = np.flatnonzero(values)
+    num = len(values) - 1 - int(above[-1]) if len(above) else 0
+    if num < ZERO_VALIDATIONS or num == len(values) or not len(loss) or not loss[-1]:
+        return None
+    level = float(np.median(values[: above[-1] + 1][-MIN_VALIDATIONS:]))
+    if level < NEGLIGIBLE_SHARE * float(values[0]):
+        return None
+    first = int(checks[above[-1] + 1])
+    return finding_at(
+        record,
+        detector="memorised",
+        kind="frozen-signal",
+        signal="val_loss",
+        severity="warning",
+        row=int(checks[above[-1] + ZERO_VALIDATIONS]),
+        onset_row=first,
+        peak_row=first,
+        value=0.0,
+        expected=level,
+        score=99.0,
+        direction="down",
+        closed=True,
+        text=f"validation loss {level:.3g} → exactly 0 for {num} validations (in hindsight)",
     )

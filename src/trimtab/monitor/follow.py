@@ -138,6 +138,11 @@ class Watch:
         """The incidents as they stand now, with their ids."""
         return self._watcher.incidents
 
+    @property
+    def left(self) -> tuple[IncidentAccount, ...]:
+        """Alarms that were not over in rows that are gone: a log rotated away, or cut."""
+        return tuple(self._watcher.left)
+
     def settle(self) -> list[Update]:
         """Read a last line without an end as it is; for a log that nobody writes any more."""
         return [self._update(notice) for notice in self._watcher.settle(self._clock())]

@@ -81,6 +81,11 @@ class _Known:
         i = self.told.incident
         return i.attempt, i.first_row, np.inf if i.end_row is None else i.end_row
 
+    @property
+    def lasts(self) -> bool:
+        """Whether it is an alarm that was not over."""
+        return self.told.is_open_alarm and self.told.incident.end_row is None
+
     def is_of(self, other: Incident) -> bool:
         """Tell whether an incident of a later reading may be this one."""
         if topic_of(self.told.incident) != topic_of(other):
@@ -131,6 +136,8 @@ class Watcher:
         """Rises when another log stands at the path."""
         self.changed = False
         """Whether the last look found the file changed."""
+        self.left: list[IncidentAccount] = []
+        """What stood, not over, in rows that are no longer at the path."""
         self._known: list[_Known] = []
         self._num_told = 0
         self._signature: object = None
@@ -230,10 +237,16 @@ class Watcher:
         return fresh != digest
 
     def _anew(self) -> list[Notice]:
+        lasting = [k for k in self._known if k.id and k.lasts]
+        self.left += [k.told for k in lasting]
         self._known, self.account, self._arrivals = [], None, []
         self.generation += 1
         self._hung_since = None
-        return [Notice(event="anew", text="another log is at this path; judged from its start")]
+        text = "another log is at this path; judged from its start"
+        if lasting:
+            named = "; ".join(f"#{k.id} {k.told.incident.headline}" for k in lasting)
+            text += f" · not over in the one before: {named}"
+        return [Notice(event="anew", text=text)]
 
     def _moved(self, now: float, *, fresh: bool) -> list[Notice]:
         """Note that rows came, and say so where they had stopped coming."""
@@ -287,6 +300,7 @@ class Watcher:
             settled: Nothing is held back: these rows are all there is for now.
         """
         stood = self.account is None  # it was there before the first look
+        num_before = 0 if self.account is None else self.account.record.num_rows
         self.account = account
         rows, incidents = account.record.num_rows, account.incidents
         known = self._matched(incidents)
@@ -314,6 +328,12 @@ class Watcher:
             kept.append(_Known(old.id, told, said))
         for k in self._known:
             if not k.id or any(k is m for m in known.values()):
+                continue
+            if rows < num_before - 1:  # one row may only have become an incomplete line
+                gone = f"the log became shorter ({number(num_before)} rows, now {number(rows)})"
+                text = f"{gone}; what it said of this is gone · {k.told.incident.headline}"
+                notices.append(Notice(event="changed", text=text, id=k.id, told=k.told))
+                self.left += [k.told] if k.lasts else []
                 continue
             # What hindsight takes back may stand again a few rows on, and is not told twice.
             lost = rows if k.since is None else k.since
@@ -500,7 +520,7 @@ def _is_torn(path: Path) -> bool:
         if not path.is_file():
             return False
         with path.open("rb") as file:
-            start = file.read(512)
+            start = file.read(512).lstrip(b"\0")  # a rotation leaves NULs in front
             file.seek(-1, os.SEEK_END)
             return b"\0" not in start and file.read(1) not in (b"\n", b"\r", b"}", b"]")
     except OSError:

@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from trimtab.text import plain, visible
 __all__ = ["Alarm", "parse_command", "parse_url"]
 
 COMMAND_TIMEOUT_S = 60.0
+_SLACK_S = 1.0
 
 
 def parse_command(text: str) -> tuple[str, ...]:
@@ -83,6 +85,10 @@ class Alarm:
         self.command = command
         self._waiting: Queue[tuple[str, Mapping[str, Any]] | None] = Queue(MAX_WEBHOOK_QUEUE)
         self._thread: threading.Thread | None = None
+        self._process: subprocess.Popen[str] | None = None
+        """The command that runs now."""
+        self._closing, self._over = False, False
+        """Whether the end has come, and whether no command may be started any more."""
         self._webhook = Webhook(url, say=lambda text: _say(f"--webhook: {text}")) if url else None
 
     def __enter__(self) -> Self:
@@ -94,13 +100,17 @@ class Alarm:
         self.close()
 
     def close(self) -> None:
-        """Give what is still to be run and posted a bounded time."""
+        """Give what is still to be run and posted a bounded time; what is not done then is ended."""
+        self._closing = True
         if self._thread is not None:
             with contextlib.suppress(Full):
                 self._waiting.put_nowait(None)
-            self._thread.join(COMMAND_TIMEOUT_S)
-            if self._thread.is_alive():
-                _say(f"--exec {self.command[0]}: not done {COMMAND_TIMEOUT_S:g} s after the end")
+            # A little more than a command has: the one that hangs says so itself.
+            self._thread.join(COMMAND_TIMEOUT_S + _SLACK_S)
+            self._over = True
+            if self._thread.is_alive() and (process := self._process) is not None:
+                _end(process)
+                self._say_ended(f"ended, not done {COMMAND_TIMEOUT_S:g} s after the end")
         if self._webhook is not None:
             self._webhook.close()
 
@@ -126,29 +136,52 @@ class Alarm:
             self._thread.start()
 
     def _work(self) -> None:
-        while (told := self._waiting.get()) is not None:
+        while (told := self._waiting.get()) is not None and not self._over:
             self._run(*told)
 
     def _run(self, text: str, incident: Mapping[str, Any]) -> None:
         names = ("kind", "severity", "attempt", "onset", "headline")
         given = {f"TRIMTAB_{n.upper()}": plain(incident.get(n)) for n in names}
         try:
-            done = subprocess.run(
+            with subprocess.Popen(
                 self.command,
-                input=text,
+                stdin=subprocess.PIPE,
                 text=True,
                 env={**os.environ, **given},
                 stdout=sys.stderr.fileno() if _has_descriptor() else subprocess.DEVNULL,
-                timeout=COMMAND_TIMEOUT_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            _say(f"--exec {self.command[0]}: stopped after {COMMAND_TIMEOUT_S:g} s")
+                # What it starts can be ended with it; the session is ours, unlike that of a
+                # supervised command.
+                process_group=0,
+            ) as self._process:
+                self._wait_for(self._process, text)
         except (OSError, ValueError) as error:
             _say(f"--exec {self.command[0]}: cannot be run ({error})")
+        self._process = None
+
+    def _wait_for(self, process: "subprocess.Popen[str]", text: str) -> None:
+        try:
+            process.communicate(text, timeout=COMMAND_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            _end(process)
+            self._over = self._closing
+            self._say_ended(f"stopped after {COMMAND_TIMEOUT_S:g} s")
         else:
-            if done.returncode:
-                _say(f"--exec {self.command[0]}: ended with {done.returncode}")
+            if process.returncode and not self._over:
+                _say(f"--exec {self.command[0]}: ended with {process.returncode}")
+
+    def _say_ended(self, how: str) -> None:
+        left = sum(told is not None for told in self._waiting.queue) if self._over else 0
+        more = f", and {left} more alarms not handed to it" if left else ""
+        _say(f"--exec {self.command[0]}: {how}{more}", goes_on=not self._closing)
+
+
+def _end(process: "subprocess.Popen[str]") -> None:
+    """Kill a command and all that it started."""
+    with contextlib.suppress(OSError):
+        if sys.platform == "win32":
+            process.kill()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _has_descriptor() -> bool:
@@ -159,7 +192,7 @@ def _has_descriptor() -> bool:
     return True
 
 
-def _say(text: str) -> None:
+def _say(text: str, *, goes_on: bool = True) -> None:
     if sys.stderr is not None:  # a process without a console has none
-        sys.stderr.write(f"trimtab: {visible(text)}; watching continues\n")
+        sys.stderr.write(f"trimtab: {visible(text)}{'; watching continues' * goes_on}\n")
         sys.stderr.flush()

@@ -52,6 +52,7 @@ from trimtab.readers.csv_table import CsvReader
 from trimtab.readers.folders import FolderCount, RunFiles, runs_under
 from trimtab.readers.freetext.formats import TEXT_FORMATS
 from trimtab.readers.freetext.reader import TextReader
+from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.hf_stdout import HfStdoutReader
 from trimtab.readers.json_document import JsonDocumentReader
 from trimtab.readers.jsonl import JsonlReader
@@ -128,8 +129,10 @@ def find_reader(path: Path) -> Reader:
     if known:
         raise ReadError.of_no_log(f"{path}: {known}")
     what = "binary data of no known format" if sample.is_binary else "no records that can be read"
+    way_out = "" if sample.is_binary else f"; {NAME_IT}"
     raise ReadError.of_no_log(
         f"{path}: {what}; looked for {', '.join(r.name for r in READERS)}; give a training log"
+        f"{way_out}"
     )
 
 

@@ -60,6 +60,10 @@ _CHUNK_SIZE_BYTES = 1 << 20
 _WINDOW_SIZE_BYTES = 1 << 17
 _BLOCK_LINES = 1 << 12
 _WIDE_HEAD_BYTES = 256
+_MIN_SOUND = 3
+_MIN_SOUND_SHARE = 0.8
+"""Share of lines without a control character above which a file with NULs is a damaged text."""
+_CONTROL = re.compile(rb"[\0-\6\x0e-\x1a\x1c-\x1f]|[\x80-\xff]{4}")
 _MAGIC: tuple[tuple[bytes, str], ...] = (
     (b"\x1f\x8b", "gzip"),
     (b"\x28\xb5\x2f\xfd", "zstd"),
@@ -110,7 +114,8 @@ class Sample:
     @cached_property
     def text(self) -> str:
         """The bytes as text; what is not text reads as U+FFFD."""
-        return self.raw.decode(_encoding(self.raw), errors="replace").lstrip("\ufeff")
+        raw = self.raw.replace(b"\0", b"")  # damage, or it is no text
+        return raw.decode(_encoding(raw), errors="replace").lstrip("\ufeff")
 
     @cached_property
     def lines(self) -> tuple[str, ...]:
@@ -122,10 +127,19 @@ class Sample:
 
     @property
     def is_binary(self) -> bool:
-        """Whether it cannot be text: NUL bytes, or a tenth of it undecodable."""
+        """Whether it cannot be text: NULs and no lines beside them, or a tenth undecodable.
+
+        A power cut leaves NULs in a log, one or whole blocks; the lines around them are lines.
+        """
         if not self.raw:
             return False
-        return b"\0" in self.raw or self.text.count("\ufffd") > 0.1 * len(self.text)
+        if self.text.count("\ufffd") > 0.1 * len(self.text):
+            return True
+        if b"\0" not in self.raw:
+            return False
+        lines = [line for line in self.raw.split(b"\n") if line.strip(b"\0\r")]
+        sound = [line for line in lines if not _CONTROL.search(line.strip(b"\0"))]
+        return len(sound) < max(_MIN_SOUND, _MIN_SOUND_SHARE * len(lines))
 
     @cached_property
     def windows(self) -> bytes:
@@ -448,8 +462,12 @@ class TextLines:
         self.path = path
         self.torn = False
         self.cut = False
+        self.begun = False
+        """Whether a line was given."""
         self.num_long = 0
         """Lines of more than `MAX_LINE_CHARS` characters, given as empty ones."""
+        self.num_damaged = 0
+        """Lines with NUL bytes, those that begin a file left aside."""
 
     def __iter__(self) -> Iterator[str]:
         """Yield the lines without their ends.
@@ -467,13 +485,24 @@ class TextLines:
                 while line := text.readline(MAX_LINE_CHARS):
                     if len(line) == MAX_LINE_CHARS and not line.endswith("\n"):
                         line = self._rest_of(text)
-                    yield (line.lstrip("\0") if line[:1] == "\0" else line).rstrip("\n")
+                    yield (self._sound(line) if "\0" in line else line).rstrip("\n")
+                    self.begun = True
                     self.torn = not line.endswith("\n")
             except CUT_STREAM:
                 self.cut = True
             finally:
                 # Closing the wrapper would close the stream, which its owner closes.
                 text.detach()
+
+    def _sound(self, line: str) -> str:
+        """Return what is whole of a line with NULs: what stands behind those that begin a file.
+
+        A rotation leaves those, and the writer goes on with a whole line. Any others took the place
+        of something: the numbers around them may be cut, and the line is given as an empty one.
+        """
+        rest = line if self.begun else line.lstrip("\0")
+        self.num_damaged += self.begun or "\0" in rest
+        return rest if "\0" not in rest else "\n" if line.endswith("\n") else ""
 
     def _rest_of(self, text: io.TextIOWrapper) -> str:
         """Read on to the end of a line that is too long; return only that end."""
@@ -500,7 +529,9 @@ class TextLines:
             rest, in_long = "", False
             try:
                 while chunk := text.read(_CHUNK_SIZE_BYTES):
-                    block = (rest + chunk).split("\n")
+                    together = rest + chunk
+                    damaged = "\0" in together
+                    block = together.split("\n")
                     # The last piece may be half a line.
                     rest = block.pop()
                     if block and (in_long or len(block[0]) > MAX_LINE_CHARS):
@@ -509,14 +540,20 @@ class TextLines:
                     if in_long or len(rest) > MAX_LINE_CHARS:
                         self.num_long += not in_long
                         rest, in_long = "", True
-                    if block and block[0][:1] == "\0":
-                        block[0] = block[0].lstrip("\0")
-                    yield block
+                    yield self._sound_block(block) if damaged else block
+                    self.begun = True
             finally:
                 text.detach()
             self.torn = bool(rest) or in_long
             if self.torn:
-                yield [rest]
+                yield self._sound_block([rest]) if "\0" in rest else [rest]
+
+    def _sound_block(self, block: list[str]) -> list[str]:
+        sound = []
+        for line in block:
+            sound.append(self._sound(line) if "\0" in line else line)
+            self.begun = True
+        return sound
 
     def notes(self) -> list[str]:
         """What is to be said about the end of the file."""
@@ -524,6 +561,11 @@ class TextLines:
         if self.num_long:
             lines = "1 line" if self.num_long == 1 else f"{self.num_long} lines"
             said.append(f"{lines} of more than {MAX_LINE_CHARS:,} characters left out")
+        if self.num_damaged:
+            lines = "1 line" if self.num_damaged == 1 else f"{self.num_damaged} lines"
+            said.append(
+                f"NUL bytes in {lines}, as a power cut or a full disk leaves them; rows may be lost"
+            )
         if self.cut:
             said.append("the compressed file breaks off; what came before was read")
         return said

@@ -41,8 +41,8 @@ class BlockColumn:
 def byte_blocks(path: Path) -> Iterator[bytes] | None:
     """Return whole lines of a plain file, about a MiB at a time; None for a compressed one.
 
-    The first block is small: its lines show what the table is. A line of more than a MiB ends the
-    iteration with a `ValueError`.
+    The first block is small: its lines show what the table is. A line of more than a MiB, or
+    a NUL byte, ends the iteration with a `ValueError`.
     """
     with open_bytes(path) as stream:
         if not is_plain(stream):
@@ -60,6 +60,8 @@ def _blocks(path: Path) -> Iterator[bytes]:
             rest = data[end:]
             if len(rest) > _MAX_LINE_BYTES:
                 raise ValueError("a line is too long for a block")
+            if b"\0" in data:
+                raise ValueError("NUL bytes: damage, to be looked at line by line")
             if end:
                 size = _BLOCK_BYTES
                 yield data[:end]

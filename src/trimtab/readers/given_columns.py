@@ -1,7 +1,7 @@
 """Columns that a person names: `loss=Verlust,step=Schritt`, where no alias knows a log's words.
 
-What is given holds within `columns_given`, for tables and rows of keys and values (CSV, JSON lines,
-stores of trackers); a log in prose is read by the words that it has. It is kept in a context
+What is given holds within `columns_given`, for tables, rows of keys and values (CSV, JSON lines,
+stores of trackers) and any number that a text prints behind a name. It is kept in a context
 variable, so that two readings at once do not see each other's.
 """
 
@@ -13,11 +13,21 @@ from trimtab.errors import ConfigError
 from trimtab.record import RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, normalise
 
-__all__ = ["AXES", "columns_given", "given_meaning", "missing_column", "parse_columns"]
+__all__ = [
+    "AXES",
+    "NAME_IT",
+    "all_given",
+    "columns_given",
+    "given_meaning",
+    "missing_column",
+    "parse_columns",
+]
 
 AXES = ("step", "epoch")
 """What a column may be called besides a signal."""
 
+NAME_IT = "where it holds one, say which key: --columns loss=KEY,step=KEY"
+"""The way out, for messages on a log whose words nobody knows."""
 _NOTHING: Mapping[str, str] = {}
 _given: ContextVar[Mapping[str, str]] = ContextVar("columns given", default=_NOTHING)
 
@@ -60,6 +70,11 @@ def columns_given(columns: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         _given.reset(token)
+
+
+def all_given() -> Mapping[str, str]:
+    """Return what a person said that keys are: key as `normalise` gives it -> canonical name."""
+    return _given.get()
 
 
 def given_meaning(key: str) -> str | None:

@@ -66,7 +66,7 @@ class CauseText:
     against: tuple[str, ...]
     test: str
     level: str = ""
-    """How sure it is, as measured: low, likely or sure; of the first cause alone."""
+    """How sure it is, as measured: low, likely or very likely; of the first cause alone."""
     minor: bool
     """Of low confidence: named without its evidence."""
 
@@ -386,7 +386,7 @@ def _causes(ia: IncidentAccount) -> tuple[CauseText, ...]:
             evidence=tuple(reworded(e) for e in c.evidence),
             against=tuple(reworded(e) for e in c.against),
             test=plain(c.test),
-            level=cause_level(c.confidence).name if rank == 1 and c.cause != UNKNOWN else "",
+            level=_level_word(c.confidence) if rank == 1 and c.cause != UNKNOWN else "",
             minor=rank > MAX_CAUSES or (rank > 1 and c.confidence < MINOR),
         )
         for rank, c in enumerate(ia.diagnosis.causes, start=1)
@@ -410,6 +410,16 @@ def _remedies(plan: Plan, axis: str) -> tuple[RemedyText, ...]:
     )
 
 
+def _level_word(share: float) -> str:
+    # The highest level begins at a share of .65, beside which "sure" reads as too much.
+    level = cause_level(share).name
+    return "very likely" if level == "sure" else level
+
+
+_LABELS = {"evidence: delays only?": "may only put the trouble off: runs disagree on its use"}
+"""Labels of remedies that say little by themselves, in words."""
+
+
 def _remedy_text(remedy: PlannedRemedy, axis: str) -> str:
     known = REMEDY_BY_ID.get(remedy.remedy)
     text = known.title if known is not None else plain(remedy.remedy).replace("-", " ")
@@ -418,4 +428,5 @@ def _remedy_text(remedy: PlannedRemedy, axis: str) -> str:
         said = {re.sub(r"_step$", f"_{axis}", k): v for k, v in said.items()}
     values = re.sub(r"\bstep\b", axis, values_text(said))
     text = f"{text}: {values}" if values else text
-    return f"{text} [{'; '.join(remedy.labels)}]" if remedy.labels else text
+    labels = [_LABELS.get(label, label) for label in remedy.labels]
+    return f"{text} [{'; '.join(labels)}]" if labels else text

@@ -5,6 +5,7 @@ lasts. What is answered (`answer_numbers`), and by what change (`choose_change`)
 what was judged.
 """
 
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -23,19 +24,17 @@ from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
 from trimtab.record import RunRecord
 from trimtab.supervise.resume import LaunchFlags, data_flags, rate_of
+from trimtab.supervise.trend import course_before, newest_level
 
 __all__ = [
     "ExpectedSteps",
     "Judged",
-    "LossBefore",
     "NumberJudge",
     "NumericAnswer",
     "NumericChange",
     "answer_numbers",
     "choose_change",
-    "newest_level",
     "sum_up",
-    "trend_before",
 ]
 
 _WARNING_PATIENCE = 5
@@ -48,8 +47,6 @@ _WINDOW = 4
 answered before its end is seen. Ours: 32 steps; PaLM left out 200 to 500 batches."""
 _BROKEN_WINDOW = 1
 """The same for values that are not finite, steps. Ours: the step before broke them."""
-_TREND_ROWS = 32
-"""Rows over which the level of the loss is taken. Ours."""
 _RATE_ROWS = 8
 """Rows before the first sign among which the rate before a raise is looked for. Ours."""
 _BROKEN = ("non-finite", "silent-nan", "scale-collapse")
@@ -89,6 +86,8 @@ class NumericAnswer:
     """Probability that it passes by itself, by its diagnosis."""
     lasting: bool = False
     """Whether no later step heals it."""
+    severe: bool = False
+    """Whether the run is not worth its devices while it lasts."""
     from_start: bool = False
     """Whether the attempt broke, for good, in its first rows: the state that it loaded may be."""
 
@@ -134,18 +133,16 @@ class NumericChange:
     """Whether it is fed other data."""
     why: str
 
-    @property
-    def nothing(self) -> bool:
-        """Whether it does nothing else: it would end the same way, or a checkpoint heals it."""
-        return self.rate_factor == 1.0 and not self.data
 
-
-def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
+def answer_numbers(
+    account: RunAccount, policy: Policy, *, ended: bool = False
+) -> NumericAnswer | None:
     """Return what is to be answered, the worst incident of the newest attempt; None: wait.
 
     Args:
         account: The log as judged now, without hindsight.
         policy: With the patience.
+        ended: Whether no row comes any more, so that what is not finite has lasted long enough.
     """
     record = account.record
     if not record.num_rows:
@@ -157,7 +154,7 @@ def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
             continue
         lasted = record.num_rows - 1 - incident.onset_row
         broken = incident.kind in _BROKEN
-        patience = 1 if broken else policy.patience_steps
+        patience = int(not ended) if broken else policy.patience_steps
         if lasted < patience:
             continue
         due = broken or incident.severity == "critical" or lasted >= patience * _WARNING_PATIENCE
@@ -177,6 +174,7 @@ def answer_numbers(account: RunAccount, policy: Policy) -> NumericAnswer | None:
             due=due,
             heals=0.0 if broken else _heals(told),
             lasting=broken,
+            severe=broken or incident.severity == "critical",
             from_start=broken and _rows_into(record, incident.onset_row) < policy.patience_steps,
         )
     return None
@@ -243,36 +241,10 @@ def choose_change(
     if kept:
         return None
     if rate_of(argv, framework) is None:
-        return NumericChange(rate_factor=1.0, why="the command names no rate")
+        return NumericChange(rate_factor=1.0, why="no flag for its rate or data is known")
     factors = policy.lr_factors
     cut = factors[min(max(num_before - offers_data, 0), len(factors) - 1)]
     return NumericChange(rate_factor=min(cut, factor), why="a lower rate")
-
-
-@dataclass(frozen=True, kw_only=True)
-class LossBefore:
-    """Where the loss stood before the first sign, by which an answer is judged."""
-
-    level: float
-    limit: float
-    """The highest median that counts as back on the trend."""
-
-
-def trend_before(record: RunRecord, row: int, policy: Policy) -> LossBefore | None:
-    """Return where the loss stood before a row; None: too little is known."""
-    column = record.columns.get("loss")
-    if column is None:
-        return None
-    then = column.values[:row][column.present[:row]]
-    then = then[np.isfinite(then)]
-    if then.size < _TREND_ROWS // 2:
-        return None
-    near = then[-_TREND_ROWS:]
-    level = float(np.median(near))
-    noise = 1.4826 * float(np.median(np.abs(near - level)))
-    descent = max(float(np.median(then[:_TREND_ROWS])) - level, 0.0)
-    # The median of so many rows strays by about a quarter of what one row does.
-    return LossBefore(level=level, limit=level + max(noise / 2, policy.verify_tolerance * descent))
 
 
 def raised_start(record: RunRecord, policy: Policy, launched: float = 1.0) -> NumericAnswer | None:
@@ -292,7 +264,8 @@ def raised_start(record: RunRecord, policy: Policy, launched: float = 1.0) -> Nu
     level = newest_level(record, rows=policy.verify_steps)
     if level is None or row == 0:
         return None
-    trend, raised = trend_before(record, row, policy), max(_raised(record, row), launched)
+    course, raised = course_before(record, row), max(_raised(record, row), launched)
+    trend = course.at(math.inf, policy.verify_tolerance)
     if trend is None or raised < policy.lr_jump_ratio or level <= trend.limit:
         return None
     place = float(record.step[row])
@@ -307,17 +280,6 @@ def raised_start(record: RunRecord, policy: Policy, launched: float = 1.0) -> Nu
         why=f"loss {level:.4g} after {len(own)} rows at {raised:.3g} x the rate, expected at most"
         f" {trend.limit:.4g}",
     )
-
-
-def newest_level(record: RunRecord, *, rows: int) -> float | None:
-    """Return the median loss at the end of the newest attempt; None while it has fewer rows."""
-    column = record.columns.get("loss")
-    own = np.flatnonzero(record.attempt == record.attempt[-1]) if record.num_rows else ()
-    if column is None or len(own) < rows:
-        return None
-    losses = column.values[own][column.present[own]][-_TREND_ROWS:]
-    # NaN counts as no trend: it compares with nothing.
-    return float(np.median(losses)) if losses.size else None
 
 
 def _raised(record: RunRecord, row: int) -> float:

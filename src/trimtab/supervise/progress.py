@@ -100,13 +100,17 @@ class LogProgress:
     """Follows a log file or a directory of logs (TensorBoard's) that the command writes."""
 
     def __init__(self, path: Path) -> None:
-        """Keep what to follow; it need not exist yet. What it holds already is no progress."""
+        """Keep what to follow; it need not exist yet."""
         self.path = path
         self.trouble = ""
         """Why it cannot be read; empty: it can, or is not there yet."""
-        self._signature: object = _signature(path)
-        self._last: tuple[float, ...] | None = None
         self._next = 0.0
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin with an attempt: what the log holds already is no progress of it."""
+        self._signature: object = _signature(self.path)
+        self._last: tuple[float, ...] | None = None
         if self._signature is not None and (record := self._read()) is not None:
             self._last = next(iter(_rows(record)[-1:]), None)
 

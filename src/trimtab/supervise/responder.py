@@ -3,6 +3,8 @@
 import time
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from trimtab.analysis.account import RunAccount
 from trimtab.plan.policy import Policy
 from trimtab.record import RunRecord
@@ -11,20 +13,23 @@ from trimtab.supervise.ending import AttemptEnd
 from trimtab.supervise.notes import SupervisorNotes
 from trimtab.supervise.numeric import (
     ExpectedSteps,
-    LossBefore,
     NumericAnswer,
     NumericChange,
     answer_numbers,
     choose_change,
-    newest_level,
     raised_start,
     sum_up,
-    trend_before,
 )
 from trimtab.supervise.resume import LaunchFlags, Restore, rate_of
 from trimtab.supervise.state import JobState, Numeric
+from trimtab.supervise.trend import LossCourse, course_before, newest_level
 
 __all__ = ["Responder"]
+
+_CLASSES = ("restart", "restore")
+"""Classes of action of every answer."""
+_STRIDE_ROWS = 32
+"""Rows from which the steps from row to row are taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +67,14 @@ class Responder:
         """By what the rate of this command exceeds that of the one before."""
         self._answer: NumericAnswer | None = None
         """The answer whose outcome is not known yet."""
-        self._trend: LossBefore | None = None
-        self._verified = 0
-        """The attempt of the log that was judged last."""
+        self._course: LossCourse | None = None
+        """The losses before it."""
+        self._course_factor = 1.0
+        """What the rate of the command was multiplied with there."""
+        self._verified: tuple[int, bool] = (0, False)
+        """The attempt whose loss was compared last, and whether it had come to the first sign."""
+        self._unchanged: NumericAnswer | None = None
+        """What the very same command was started again for, since nothing could be changed."""
         self._asked_for: set[str] = set()
         """Incidents that a person was asked about."""
 
@@ -85,8 +95,9 @@ class Responder:
             broken_only: Whether only what no later step heals is answered.
         """
         launched = 1.0 if state.numeric_restarts else self._launched
+        fault = answer_numbers(account, self._policy)
         answer = (
-            answer_numbers(account, self._policy)
+            fault
             or self._not_held(account.record, state)
             or raised_start(account.record, self._policy, launched)
         )
@@ -97,16 +108,21 @@ class Responder:
         costs = sum_up(answer, self._policy, lost=target.lost or 0, start=_start_steps(state))
         if not answer.due and costs.wait <= costs.go:
             return None
-        why_not = self._why_not(change, target, state)
+        forbidden = self._forbidden(change, target, state)
+        spent = self._spent(change, target, answer, account.record, state)
         key = f"{answer.kind} {answer.onset} {state.attempt}"
         if key in self._asked_for:
             return None
-        if why_not or change is None:
-            self._notes.say_once(key, f"{answer.why} · not answered: {why_not}")
+        if forbidden or spent or change is None:
+            if not forbidden and answer is fault and answer.severe and self._may_stop(state):
+                return _given_up(answer, spent)
+            self._notes.say_once(key, f"{answer.why} · not answered: {forbidden or spent}")
             return None
         if self._answer is None:
-            self._trend = trend_before(account.record, answer.row, self._policy)
+            self._course = course_before(account.record, answer.row)
+            self._course_factor = state.rate_factor
         self._answer = answer
+        self._unchanged = answer if _unchanged(change, target, state) else None
         allowed = self._policy.permissions
         ask = tuple(c for c in _classes(change, state) if allowed.permission(c) == "ask")
         if ask:
@@ -165,18 +181,48 @@ class Responder:
             launched=launched,
         )
 
-    def _why_not(self, change: NumericChange | None, target: _Target, state: JobState) -> str:
-        """Return why an answer is not given; empty: it is, or a person is asked."""
+    def _forbidden(self, change: NumericChange | None, target: _Target, state: JobState) -> str:
+        """Return why no answer is allowed; empty: it is, or a person is asked."""
         if self._policy.mode != "act":
             return f'mode is {self._policy.mode}; [policy] mode = "act" allows it'
         if target.restore is None and not target.anew:
             return "no whole checkpoint before the first sign is known; name them by --checkpoints"
-        if change is None:
-            return "a checkpoint brings its rate along here, and other data did not hold"
+        classes = _CLASSES if change is None else _classes(change, state)
+        return next(filter(None, map(self._policy.permissions.why_not, classes)), "")
+
+    def _spent(
+        self,
+        change: NumericChange | None,
+        target: _Target,
+        answer: NumericAnswer,
+        record: RunRecord,
+        state: JobState,
+    ) -> str:
+        """Return why no answer is left to give; empty: one is."""
         if state.numeric_restarts >= self._policy.max_failures:
             return f"{state.numeric_restarts} answers before did not hold"
-        reasons = map(self._policy.permissions.why_not, _classes(change, state))
-        return next(filter(None, reasons), "")
+        if change is None:
+            return "a checkpoint brings its rate along here, and other data did not hold"
+        if _unchanged(change, target, state) and self._comes_again(answer, record):
+            return (
+                "it came again at the same place after a start in which nothing was changed, and"
+                f" there is nothing that could be ({change.why})"
+            )
+        return ""
+
+    def _comes_again(self, answer: NumericAnswer, record: RunRecord) -> bool:
+        """Tell whether it began where it did before the very same command was started again."""
+        before = self._unchanged
+        if before is None or before.axis != answer.axis:
+            return False
+        strides = np.diff(record.step[record.attempt == record.attempt[-1]][-_STRIDE_ROWS:])
+        stride = float(np.median(strides)) if strides.size else 1.0
+        return abs(answer.onset - before.onset) <= self._policy.patience_steps * stride
+
+    def _may_stop(self, state: JobState) -> bool:
+        """Tell whether a run that no answer helped may be ended: what began, by restarts, ends."""
+        acts = self._policy.permissions.permission("restart") == "act"
+        return acts and state.numeric_restarts > 0
 
     def _ordered(
         self,
@@ -200,6 +246,8 @@ class Responder:
             sum=costs.text,
         )
         what = f"back to step {target.step}, rate x {change.rate_factor:g}"
+        if _unchanged(change, target, state):
+            what = f"back to step {target.step} by the same command, nothing changed"
         what += f"{', other data' if change.data else ''} ({change.why})"
         if not ask:
             self._notes.say(f"{answer.why} · goes {what}; {costs.text}")
@@ -219,29 +267,66 @@ class Responder:
         )
 
     def _not_held(self, record: RunRecord, state: JobState) -> NumericAnswer | None:
-        """Judge the answer before against the trend before it; return it where it did not hold."""
-        trend, answer = self._trend, self._answer
-        rows = self._policy.verify_steps
-        if trend is None or answer is None or state.proof is not None:
+        """Judge the answer before by the loss that was there at the same step; return what failed.
+
+        After `verify_steps` rows, and again where the run has come past the first sign: until then
+        nothing shows that it held.
+        """
+        course, answer = self._course, self._answer
+        if course is None or answer is None or state.proof is not None or not record.num_rows:
             return None
-        level = newest_level(record, rows=rows)
-        attempt = len(record.attempts)
-        if level is None or self._verified == attempt:
+        level = newest_level(record, rows=self._policy.verify_steps)
+        own = record.step[record.attempt == record.attempt[-1]]
+        first, last = float(own[0]), float(own[-1])
+        arrived = int((own >= answer.onset).sum()) >= self._policy.verify_steps // 2
+        if level is None or self._verified >= (state.attempt, arrived):
             return None
-        self._verified = attempt
-        held = level <= trend.limit
-        told = f"loss {level:.4g} after {rows} rows, expected at most {trend.limit:.4g}"
+        # At a lower rate a run may take as much longer to the same loss.
+        slower = min(state.rate_factor / self._course_factor, 1.0)
+        before = course.at(first + slower * (last - first), self._policy.verify_tolerance)
+        if before is None:
+            return None
+        self._verified = (state.attempt, arrived)
+        held = level <= before.limit
+        if held and not arrived:
+            return None
+        told = f"loss {level:.4g} after {own.size} rows, expected at most {before.limit:.4g} there"
         self._notes.write(state, "outcome", what="held" if held else "did not hold", why=told)
         self._notes.say(f"the answer {'held' if held else 'did not hold'}: {told}")
         if held:
-            self._trend = self._answer = None
+            self._course = self._answer = None
             return None
-        return replace(answer, why=f"the answer before did not hold: {told}")
+        why = f"the answer before did not hold: {told}"
+        return replace(answer, why=why, lasting=False, severe=False, from_start=False)
+
+
+def _unchanged(change: NumericChange, target: _Target, state: JobState) -> bool:
+    """Tell whether the next start is the one before: the same command from the same place."""
+    same = change.rate_factor == state.rate_factor and not change.data
+    return same and not target.relapsed
+
+
+def _given_up(answer: NumericAnswer, why: str) -> Numeric:
+    """Return the order to end the run, and what a person has to change."""
+    place = f"{answer.axis} {answer.onset:g}"
+    do = (
+        f"lower the rate, leave out the data around {place}, or mend what the code does there;"
+        ' framework = "NAME" in [supervise] says whose flags the command takes'
+    )
+    return Numeric(
+        at=time.monotonic(),
+        ending=AttemptEnd(
+            crash_class="numeric", who="numeric", why=answer.why, line=answer.headline, do=do
+        ),
+        before=0,
+        rate_factor=1.0,
+        gives_up=why,
+    )
 
 
 def _classes(change: NumericChange, state: JobState) -> tuple[str, ...]:
     """Return the classes of action of an answer to broken numbers."""
-    classes = ["restart", "restore"]
+    classes = [*_CLASSES]
     if change.rate_factor != state.rate_factor:
         classes += ["change-flags", "cut-rate"]
     if change.data:

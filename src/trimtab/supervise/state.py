@@ -124,8 +124,8 @@ class JobState:
     """What a person is asked for; None: nothing."""
     num_requests: int = 0
     numeric_restarts: int = 0
-    unproven: bool = False
-    """Whether a changed start did not show the change: the run is stopped for a person."""
+    gives_up: str = ""
+    """Why the run is stopped for a person, not to be restarted; empty: it is not."""
 
 
 # -- what happens --------------------------------------------------------------------------------
@@ -172,6 +172,8 @@ class Ended:
     ending: AttemptEnd
     numeric: "Numeric | None" = None
     """The answer to its numbers, where they ended it and the policy allows to act."""
+    broken: str = ""
+    """What its last rows show that is not finite; empty: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,6 +205,8 @@ class Numeric:
     """Steps that it gives up."""
     suspect: tuple[float | None, float | None] = (None, None)
     """First and last step of the data that may have done it, where the log counts steps."""
+    gives_up: str = ""
+    """Why no answer helps, so that the run is ended; empty: it goes back."""
 
 
 @dataclass(frozen=True, kw_only=True)

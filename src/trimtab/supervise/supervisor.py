@@ -15,6 +15,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
 
+from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.approvals import Mailbox, Said, mailbox_of
 from trimtab.chronicle.journal import as_written
 from trimtab.chronicle.launch import write_launch
@@ -356,6 +357,8 @@ class _Supervisor:
         loaded = None if restore is None else (restore.step, restore.path)
         environment = self._environment(restore)
         self._record_launch()
+        for log in self._logs:
+            log.begin()
         try:
             self._command.start(argv, environment, secrets.token_hex(8), self._state, loaded)
         except OSError as error:
@@ -509,18 +512,21 @@ class _Supervisor:
                 why="it says that training is complete" if done else "its status is not known",
             )
         self._command.forget()
-        numeric = self._numeric_end(ending)
-        return replace(event, at=time.monotonic(), ending=ending, numeric=numeric)
-
-    def _numeric_end(self, ending: AttemptEnd) -> Numeric | None:
-        """Return the answer to the numbers of a command that ended by itself."""
         account = None if self._judge is None else self._judge.last_words()
         self._tell_alarms()
         done = not ending.crash_class
         ours = self._state.asked or self._state.stopping_for is not None
+        event = replace(event, at=time.monotonic(), ending=ending)
         if account is None or ours or not (done or ending.who == "numeric"):
-            return None
+            return event
         # Done with weights that are not finite is not done.
+        numeric = self._numeric_end(account, done=done)
+        last = answer_numbers(account, self._policy, ended=True) if done else None
+        broken = last.why if last is not None and last.lasting else ""
+        return replace(event, numeric=numeric, broken=broken)
+
+    def _numeric_end(self, account: RunAccount, *, done: bool) -> Numeric | None:
+        """Return the answer to the numbers of a command that ended by itself."""
         numeric = self._responder.answer(account, self._state, broken_only=done)
         if numeric is not None and numeric.ask:
             text = f"{numeric.what}: not done, a person must allow it; the command has ended"

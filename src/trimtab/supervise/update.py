@@ -117,7 +117,9 @@ def _proven(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, .
     state = replace(state, proof=None)
     if not wrong:
         state, _ = _row(state, event)
-        return state, (WriteDown(event="outcome", data={"what": "change in force", **shown}),)
+        changed = proof.rate_most is not None or state.rate_factor != 1 or state.other_data
+        what = "change in force" if changed else "started again, nothing changed"
+        return state, (WriteDown(event="outcome", data={"what": what, **shown}),)
     ending = AttemptEnd(
         crash_class="numeric",
         who="numeric",
@@ -125,7 +127,8 @@ def _proven(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, .
         do="set it where the trainer reads it; what was moved aside is back",
         signum=15,
     )
-    state = replace(state, phase="stopping", stopping_for=ending, unproven=True)
+    back = "the run is as it was before"
+    state = replace(state, phase="stopping", stopping_for=ending, gives_up=back)
     return state, (
         WriteDown(event="outcome", data={"what": "change not in force", "why": wrong, **shown}),
         Stop(stacks=False),
@@ -181,6 +184,9 @@ def _ignored(
 def _numeric(state: JobState, event: Numeric) -> tuple[JobState, tuple[Command, ...]]:
     if state.phase != "running" or state.asked or state.proof is not None:
         return state, ()
+    if event.gives_up:
+        state = replace(state, phase="stopping", stopping_for=event.ending, gives_up=event.gives_up)
+        return state, (Stop(stacks=False),)
     if event.ask:
         if state.request is not None:
             return state, ()
@@ -339,19 +345,24 @@ def _ended(
             WriteDown(event="end", data={"why": why, "status": event.ending.status}),
             Finish(status=event.ending.status),
         )
-    if ours is None and not ending.crash_class and event.numeric is None:
+    if ours is None and not ending.crash_class and event.numeric is None and not event.broken:
         return replace(state, phase="done"), (
             WriteDown(event="end", data={"why": ending.why, "status": 0}),
             Finish(status=0),
         )
-    if ours is not None and state.unproven:
-        return _gave_up(state, ending, "the run is as it was before")
+    if ours is not None and state.gives_up:
+        return _gave_up(state, ending, state.gives_up)
+    if event.numeric is not None and event.numeric.gives_up:
+        return _gave_up(state, event.numeric.ending, event.numeric.gives_up)
+    if event.numeric is None and event.broken:
+        broken = AttemptEnd(crash_class="numeric", who="numeric", why=event.broken)
+        return _gave_up(state, broken, "the command is done, and its numbers are not finite")
     if event.numeric is not None:
         state, ending = _changed(state, event.numeric), event.numeric.ending
     if event.numeric is not None or (ours is not None and ours.crash_class == "numeric"):
-        change = f"rate x {state.rate_factor:g}" if state.rate_factor < 1 else "the rate as it was"
-        if state.other_data:
-            change += ", other data"
+        changes = [f"rate x {state.rate_factor:g}"] * (state.rate_factor < 1)
+        changes += ["other data"] * bool(state.other_data)
+        change = ", ".join(changes) or "the command as given"
         state, commands = _again(settings, state, event.at, ending, f"goes back, {change}")
         return state, (*commands, MoveAside())
     return _answered(settings, state, event.at, ending)
@@ -456,7 +467,10 @@ def _restart(
 def _gave_up(
     state: JobState, ending: AttemptEnd, because: str
 ) -> tuple[JobState, tuple[Command, ...]]:
-    status = ending.status if state.stopping_for is None else GAVE_UP_STATUS
+    # What was judged here has no status of its own, and success is none where the numbers broke.
+    judged = ending.crash_class == "numeric" and ending.code is None
+    own = state.stopping_for is None and not judged
+    status = (own and ending.status) or GAVE_UP_STATUS
     text = f"gave up · {ending.crash_class}: {ending.why}; {because}"
     if ending.line:
         text += f"\n  line: {ending.line}"
@@ -465,7 +479,7 @@ def _gave_up(
     return replace(state, phase="done"), (
         WriteDown(event="gave-up", data=_told(state, ending, because) | {"status": status}),
         Alert(text=text),
-        Finish(status=status or GAVE_UP_STATUS),
+        Finish(status=status),
     )
 
 

@@ -8,22 +8,30 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.text import plain
 
-__all__ = ["number", "reason", "run_folder", "whole"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LEAST_RATE_FACTOR", "called", "number", "rate_factor", "reason", "run_folder", "whole"]
 
 _SHOWN = 60
+_BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"
+"""Letters and marks by their kind that show as a blank."""
+LEAST_RATE_FACTOR = 1e-9
+"""Below it an update is lost in the round-off of the weights (2^-24 in float32). Ours."""
 
 
 def reason(call: str, why: object) -> None:
     """Refuse what the journal cannot hold as a reason.
 
     Raises:
-        ConfigError: It is no text, an empty one, or one that holds a lone surrogate.
+        ConfigError: It is no text, one without anything to see, or one that holds a lone surrogate.
     """
-    if not isinstance(why, str) or not why.strip():
+    if not isinstance(why, str) or not any(_is_seen(c) for c in why):
         raise ConfigError(f"{call}(why={shown(why)}): expected a reason, as text")
     try:
         why.encode()
@@ -32,6 +40,49 @@ def reason(call: str, why: object) -> None:
             f"{call}(why={shown(why)}): cannot be written as UTF-8 (a lone surrogate); give plain"
             " text"
         ) from error
+
+
+def _is_seen(character: str) -> bool:
+    """Whether a character shows: no blank, no control character, no joiner of zero width."""
+    shows = character.isprintable() and not character.isspace()
+    # A lone surrogate is refused with a sentence of its own.
+    return (shows and character not in _BLANK_LETTERS) or "\ud800" <= character <= "\udfff"
+
+
+def rate_factor(call: str, value: object) -> float:
+    """Return a factor on the learning rate.
+
+    Raises:
+        ConfigError: It is not in (0, 1], or so small that nothing would be trained.
+    """
+    factor = number(call, value)
+    if not 0 < factor <= 1:
+        raise ConfigError(f"{call}({factor!r}): expected 0 < factor <= 1 (a rate is never raised)")
+    if factor < LEAST_RATE_FACTOR:
+        raise ConfigError(
+            f"{call}({factor!r}): nothing would be trained at such a rate; expected at least"
+            f" {LEAST_RATE_FACTOR:g}, or end the run"
+        )
+    return factor
+
+
+def called(call: str, schedule: Callable[[int], float]) -> Callable[[int], float]:
+    """Return a schedule that says whose fault it is where the user's function raises.
+
+    Raises:
+        ConfigError: When it is called, and the function raises.
+    """
+
+    def schedule_or_error(step: int) -> float:
+        try:
+            return schedule(step)
+        except Exception as error:
+            raise ConfigError(
+                f"{call}: the schedule raised {type(error).__name__} ({shown(str(error))}) for"
+                f" step {step}; expected a finite number of at least 0"
+            ) from error
+
+    return schedule_or_error
 
 
 def number(call: str, value: object) -> float:

@@ -96,14 +96,13 @@ class Control:
         """Multiply the learning rate from the next step on; no scheduler can undo it.
 
         Raises:
-            ConfigError: The factor is not in (0, 1], no reason is given, or the run has ended.
+            ConfigError: The factor is not in (0, 1], or nothing would be trained with it; no reason
+                is given, or the run has ended.
         """
         self._gate.check_reason("scale_lr", why)
-        factor = arguments.number("scale_lr", factor)
-        if not 0 < factor <= 1:
-            raise ConfigError(
-                f"scale_lr({factor!r}): expected 0 < factor <= 1 (a rate is never raised)"
-            )
+        factor = arguments.rate_factor("scale_lr", factor)
+        together = (self._parts.rates.factor or 1.0) * factor  # 0: the rate is about to rise again
+        arguments.rate_factor("scale_lr: all factors together", together)
         self._parts.state.decisions.cut_lr(0, factor)
         self._log.note("lower-lr", {"lr_factor": self._parts.rates.factor, "factor": factor}, why)
 
@@ -143,7 +142,7 @@ class Control:
         """
         self._gate.check_reason("override_lr", why)
         _check_function("override_lr", schedule)
-        lr = self._parts.rates.override(schedule)
+        lr = self._parts.rates.override(schedule and arguments.called("override_lr", schedule))
         self._log.note("override-lr", {"lr": lr, "on": schedule is not None}, why)
 
     @_once_a_step(None)
@@ -165,7 +164,9 @@ class Control:
         """
         self._gate.check_reason("schedule_weight_decay", why)
         _check_function("schedule_weight_decay", schedule)
-        value = self._parts.rates.follow_weight_decay(schedule)
+        value = self._parts.rates.follow_weight_decay(
+            schedule and arguments.called("schedule_weight_decay", schedule)
+        )
         values: dict[str, object] = {"on": schedule is not None}
         if value is not None:
             values["weight_decay"] = value
@@ -275,14 +276,27 @@ class Control:
         self._log.note("loss-scaler-reset", {"loss_scale": scale, "before": before}, why)
 
     @_once_a_step(None)
-    def skip_samples(self, first: int, last: int, *, why: str) -> None:
+    def skip_samples(self, first: int, last: int, *, why: str, confirm: bool = False) -> None:
         """Never feed sample ids first..last (absolute positions in the data order) from now on.
 
+        Args:
+            first: First sample id.
+            last: Last sample id.
+            why: For the journal.
+            confirm: Do it although it is more than one pass over the data.
+
         Raises:
-            ConfigError: The range is empty or negative, no reason is given, or the run has ended.
+            ConfigError: The range is empty or negative, or more than the data there is and not
+                confirmed; no reason is given, or the run has ended.
         """
         self._gate.check_reason("skip_samples", why)
         first, last = arguments.whole("skip_samples", first), arguments.whole("skip_samples", last)
+        held = getattr(self._parts.data, "shape", {}).get("samples") or _MOST_SKIPPED
+        if last - first >= held and not confirm:
+            raise ConfigError(
+                f"skip_samples({first}, {last}): leaves out more than the {held} samples of one"
+                " pass over the data; give a smaller range, or confirm=True"
+            )
         self._parts.data.skip(first, last)
         first, last = int(first), int(last)
         values = {"skip_samples": [first, last], "num_samples": last - first + 1}
@@ -452,6 +466,10 @@ class Control:
                 " place of guard.step()"
             )
         self._drop_batch(why)
+
+
+_MOST_SKIPPED = 1 << 48
+"""Samples that are more than any data, where it does not say how many it holds."""
 
 
 def _check_function(call: str, schedule: object) -> None:

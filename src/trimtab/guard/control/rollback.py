@@ -114,15 +114,10 @@ class Rollbacks:
         self._check_between("roll_back", why)
         state, points, now = self._parts.state, self._parts.points, self._parts.state.counters.step
         step = arguments.whole("roll_back", step)
-        lr_factor = arguments.number("roll_back: lr_factor=", lr_factor)
+        lr_factor = arguments.rate_factor("roll_back: lr_factor=", lr_factor)
         if step > now:
             raise ConfigError(
                 f"roll_back({step}): the run is at step {now}; expected a step before it"
-            )
-        if not 0 < lr_factor <= 1:
-            raise ConfigError(
-                f"roll_back(lr_factor={lr_factor!r}): expected above 0 and at most 1: a rate is"
-                " never raised"
             )
         target = points.at_or_before(step)
         if target is None:

@@ -119,19 +119,24 @@ class RunStatus:
         if asks_for_restart(self._recorder.directory.root):
             self._write("done", "all steps done")
 
-    def write(self, state: State, reason: str) -> None:
+    def write(self, state: State, reason: str, *, unsound: bool = False) -> None:
         """Write the state of the process.
 
         Args:
             state: Of the process.
             reason: In words.
+            unsound: Whether weights or moments are not finite at its end.
         """
         now = state != "running"
-        self._edge.run("verdict", lambda: self._write(state, reason), retried=True, now=now)
+        self._edge.run(
+            "verdict", lambda: self._write(state, reason, unsound=unsound), retried=True, now=now
+        )
 
-    def _write(self, state: State, reason: str) -> None:
+    def _write(self, state: State, reason: str, *, unsound: bool = False) -> None:
         if self._ranks.chief and not self._recorder.lost:
             verdict = self._verdict(state)
+            # No start goes on from there as it is: whoever reads the verdict must not take it so.
+            verdict = "ended-badly" if unsound and state == "done" else verdict
             write_verdict(
                 self._recorder.directory.root,
                 state=state,

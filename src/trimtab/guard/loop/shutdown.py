@@ -74,6 +74,8 @@ class Shutdown:
         self._lock = lock
         self._ended = False
         self._why = ""
+        self._unsound = ""
+        """How the run ended with weights or moments that are not finite."""
         """Why the run is stopped, in words."""
         self._executed_at_start = parts.state.decisions.executed_steps
 
@@ -145,7 +147,8 @@ class Shutdown:
         how: State = "done"
         if reason in ("interrupted", "started over", "given up"):
             how = "given-up" if reason == "given up" else "interrupted"
-        self._status.write(how, self._why or self._recovery.given_up or reason)
+        why = self._why or self._recovery.given_up or self._unsound or reason
+        self._status.write(how, why, unsound=bool(self._unsound))
         # Last, so that it tells of what fails on the way out, too; a process that was asked to go
         # may be killed while the second place is still copied to.
         if reason != "interrupted":
@@ -220,7 +223,8 @@ class Shutdown:
         """Note that what was trained is broken, as far as this rank holds it."""
         what = unsound(self._parts.training)
         if what:
-            self._parts.points.store.note(f"the run ends in a state that is not finite: {what}")
+            self._unsound = f"the run ends in a state that is not finite: {what}"
+            self._parts.points.store.note(self._unsound)
 
     def _tell_end(self, reason: str) -> None:
         step, saved = self._parts.state.counters.step, self._parts.points.store.whole_step
@@ -237,7 +241,11 @@ class Shutdown:
             return
         done = f"{step} steps done" + ("" if self._after.done else f" ({reason})")
         # some show only when the whole run is judged: the line and the verdict must agree
-        reported = max(self._recovery.num_reported, len(self._status.open_incidents))
+        reported, found = self._recovery.num_reported, self._status.open_incidents
+        if len(found) > reported:
+            for incident in self._recovery.unreported(found):
+                self._messages.say(f"seen now that the whole run is judged: {incident.headline}")
+            reported = len(found)
         trials = self._recovery.num_trials
         tried = f"{_count(trials, 'trial')}, " if trials else ""
         counts = (

@@ -69,6 +69,8 @@ class StepDone:
     """Whether the yardstick can be read."""
     script_lr: float = math.nan
     """Rate that the script asks for in the next step; NaN where nothing depends on it."""
+    scheduled: bool = False
+    """Whether a schedule gives the rate, where the findings hold a jump of it."""
     by_design: Mapping[Key, str] = field(default_factory=dict)
     """What of the script explains an alarm among the findings."""
     unexplained: frozenset[Key] = frozenset()

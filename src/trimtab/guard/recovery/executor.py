@@ -33,7 +33,7 @@ from trimtab.guard.step.actuators import read_setting
 from trimtab.guard.step.loss_terms import terms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 
     from trimtab.chronicle.approvals import StagedAction
     from trimtab.chronicle.journal import Event
@@ -159,6 +159,7 @@ class Recovery:
                 reads=reads,
                 # An override is the user's function: not called unless the answer matters.
                 script_lr=engine.script_lr if self.state.asks_rate else math.nan,
+                scheduled=any(f.signal == "lr" for f in findings) and engine.lr_scheduled,
                 by_design=by_design,
                 unexplained=self._design.failed(step),
             )
@@ -333,6 +334,11 @@ class Recovery:
     def num_reported(self) -> int:
         """Incidents reported in this process."""
         return self.state.notices.num_reported
+
+    def unreported(self, incidents: Iterable[Incident]) -> tuple[Incident, ...]:
+        """Return those of which no line spoke in this process; a jump of the rate has its own."""
+        told = {key[:2] for key in self.state.notices.reported} | {("lr-change", "lr")}
+        return tuple(i for i in incidents if told.isdisjoint(f.key[:2] for f in i.findings))
 
     @property
     def incidents(self) -> tuple[Incident, ...]:

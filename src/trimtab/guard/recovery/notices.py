@@ -91,10 +91,18 @@ class Notices:
 
     # -- incidents --------------------------------------------------------------------------
 
-    def hear(self, findings: Iterable[Finding], step: int) -> tuple[Notices, tuple[Command, ...]]:
+    def hear(
+        self, findings: Iterable[Finding], step: int, *, scheduled: bool
+    ) -> tuple[Notices, tuple[Command, ...]]:
         """Take in alarms that opened; a jump of the rate is reported at once.
 
-        What follows from a jump may show much later.
+        What follows from a jump may show much later. One that a schedule makes, to a height that
+        the rate had before, is for the journal alone.
+
+        Args:
+            findings: Of the step.
+            step: That they were found at.
+            scheduled: Whether a schedule gives the rate.
         """
         state = self
         commands: list[Command] = []
@@ -104,7 +112,7 @@ class Notices:
                 if f.value >= _REPORTED_JUMP * f.expected and f.step >= state.next_jump:
                     state = replace(state, next_jump=f.step + _REPEAT_STEPS)
                     commands.append(note(step, f.text))
-                    if f.severity != "info":  # a rate that came back reads like an alarm
+                    if not (scheduled and f.severity == "info"):
                         commands.append(at_step(step, f.text))
             elif f.severity != "info" and f.key not in state.reported and not state._is_skip(f):
                 waiting.add(f.key)

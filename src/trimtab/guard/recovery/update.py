@@ -197,7 +197,7 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
     if findings != e.findings:
         e = replace(e, findings=findings)
     if state.chief and findings:
-        told, lines = state.notices.hear(findings, e.step)
+        told, lines = state.notices.hear(findings, e.step, scheduled=e.scheduled)
         commands += lines
         state = replace(state, notices=told)
     state, more = _look_up_waiting(state, e)

@@ -17,6 +17,8 @@ from trimtab.readers.freetext.keys import (
     Meaning,
     bare_split,
     is_held_out,
+    is_part,
+    is_whole,
     meaning,
     without_trailing,
 )
@@ -77,6 +79,9 @@ _UNIT_BEHIND = re.compile(
 _OVER_LAST = re.compile(r"\b(?:over|of|for|in) (?:the )?(?:last|past|previous) ?\Z")
 _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 """`loss over the last 50 steps: 2.5`: the 50 belongs to the name."""
+_FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.I)
+"""A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
+_MIN_PARTS = 2
 _MAX_NAME_LENGTH = 200
 _MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -131,7 +136,7 @@ def fields_of(
     literals: list[str],
     numbers: list[str],
     extra: dict[str, Meaning | None],
-    unread: list[str] | None = None,
+    unread: dict[str, int] | None = None,
 ) -> tuple[Field, ...]:
     """Return the fields of a line.
 
@@ -139,12 +144,12 @@ def fields_of(
         literals: Text in front of, between and behind the numbers: one more than numbers.
         numbers: The tokens.
         extra: Meanings of keys in this format, before the general ones; None: of no use.
-        unread: Takes the keys that nobody knows.
+        unread: Takes the keys that nobody knows, with the number of the line that each names.
     """
     parse = _LineParse(literals, numbers, extra)
     fields = parse.fields()
     if unread is not None:
-        unread.extend(parse.unread)
+        unread.update(parse.unread)
     return fields
 
 
@@ -157,7 +162,7 @@ class _LineParse:
         self.extra = extra
         self.path: list[str] = []
         self.result: list[Field] = []
-        self.unread: list[str] = []
+        self.unread: dict[str, int] = {}
         self.num_leads = 0
         self.held_out = False
         self.num_searched = 0
@@ -192,9 +197,20 @@ class _LineParse:
                 field = self._unnamed(left, i)
             if field is not None:
                 self._add(field)
-            elif explicit and len(key) > 1 and key not in self.unread:
-                self.unread.append(normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH])
+            elif len(key) > 1 and (explicit or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")):
+                name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
+                self.unread.setdefault(name, i)
+        self._take_total()
         return tuple(self.result)
+
+    def _take_total(self) -> None:
+        """Read `total` beside at least two parts of a loss as the loss, where no other is named."""
+        whole = next((k for k in self.unread if is_whole(k)), None)
+        if whole is None or any(f.name == "loss" for f in self.result):
+            return
+        if sum(map(is_part, self.unread)) >= _MIN_PARTS:
+            name = "val_loss" if self._in_held_out(self.unread[whole]) else "loss"
+            self._add(Field("signal", whole, name, self.unread.pop(whole), 1.0, 3))
 
     def _key(self, left: str, i: int) -> tuple[str, bool]:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""

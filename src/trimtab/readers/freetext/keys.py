@@ -16,11 +16,14 @@ from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 __all__ = [
     "MEAN_NOTE",
     "STEP_KEYS",
+    "Kind",
     "Meaning",
     "bare_split",
     "is_adversarial",
     "is_held_out",
     "is_of_critic",
+    "is_part",
+    "is_whole",
     "meaning",
     "names_mean",
     "without_trailing",
@@ -178,6 +181,13 @@ _PARTS = frozenset(
     ]
 )
 """Words of losses that are one part of several."""
+_OTHER_PARTS = frozenset(
+    (
+        "recon rec kld gan adv perceptual vgg feat l2 smooth tv dice bce ce mse mae objectness"
+        " landmark kpt pose depth style"
+    ).split()
+)
+"""Words that are a part only beside a total."""
 _MEANS = frozenset(["avg", "mean", "average", "averaged", "avr", "running", "smoothed", "moving"])
 """Words of values that are means over records before this one."""
 _STAND_INS = frozenset(
@@ -187,6 +197,7 @@ _STAND_INS = frozenset(
         "cross_entropy",
         "crossentropy",
         "ce",
+        "bce",
         "cost",
         "objective",
         "elbo",
@@ -281,6 +292,17 @@ def is_adversarial(key: str) -> bool:
 def is_held_out(text: str) -> bool:
     """Whether a piece of text is about validation data."""
     return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
+
+
+def is_whole(key: str) -> bool:
+    """Whether a key names the sum of what stands beside it."""
+    return normalise(key) in ("total", "tot", "sum")
+
+
+def is_part(key: str) -> bool:
+    """Whether a key names a part of a loss by itself: `box`, `cls`, `kl`."""
+    words = set(normalise(key).split())
+    return bool(words) and words <= _PARTS | _SIDE | _OTHER_PARTS | {"loss"}
 
 
 def without_trailing(text: str) -> str:

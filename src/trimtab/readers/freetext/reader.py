@@ -14,9 +14,10 @@ from pathlib import Path
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
-from trimtab.readers.freetext.keys import Meaning
+from trimtab.readers.freetext.keys import Kind, Meaning
 from trimtab.readers.freetext.resolve import settle
 from trimtab.readers.freetext.shapes import Shapes
+from trimtab.readers.given_columns import all_given
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
 
@@ -26,8 +27,10 @@ _ANY_LOSS = (
     rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr"
     rb"|rmse|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr[dg]\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?(?:\d|nan|inf)|\b(?:train|learn)["
     rb" :=\t]{1,9}\d*\.\d"
+    rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon)[ :=\t]{1,9}(?:-?\d*\.\d|nan|inf)"
 )
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
+_KINDS: Mapping[str, Kind] = {"step": "step", "epoch": "epoch"}
 # Not three digits behind the comma: `1,234` may be a thousand.
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
 _DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
@@ -50,9 +53,15 @@ class TextReader:
         """Return `sureness` where the pattern occurs; 0.22 for any text that may log a loss."""
         if sample.is_binary:
             return 0.0
-        if self.pattern:
+        if self.pattern and not all_given():
             return self.sureness if re.search(self.pattern, sample.windows) else 0.0
-        if re.search(_ANY_LOSS, sample.windows) or re.search(_ANY_HEADER, sample.windows):
+        if self.pattern:  # what a person says goes before what a format says
+            return 0.0
+        if (
+            all_given()
+            or re.search(_ANY_LOSS, sample.windows)
+            or re.search(_ANY_HEADER, sample.windows)
+        ):
             return 0.22
         # Just above MIN_CONFIDENCE: any reader that knows the format goes before it.
         return 0.22 if sample.contains(_ANY_LOSS) else 0.0
@@ -67,7 +76,7 @@ class TextReader:
         if sample.is_binary:
             raise ReadError(f"{path}: binary data of no known format; give a training log")
         token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
-        shapes = Shapes(self.keys, token)
+        shapes = Shapes({**self.keys, **_given_keys()}, token)
         lines = TextLines(path)
         shapes.see(_pieces(lines) if "\b" in sample.text else lines)
         notes = lines.notes()
@@ -78,8 +87,13 @@ class TextReader:
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))
+        notes += shapes.broken_notes(record.keys.values())
         notes += shapes.chatter.notes(record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
+
+
+def _given_keys() -> dict[str, Meaning]:
+    return {key: Meaning(_KINDS.get(name, "signal"), name, -1) for key, name in all_given().items()}
 
 
 def _pieces(lines: Iterable[str]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
+from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.record import Column, RecordBuilder, RunRecord
@@ -66,7 +67,7 @@ def settle(
     if draft is None:
         raise ReadError.of_no_log(
             f"{source}: {why}; looked for lines that repeat with a loss (`step 10 loss 2.5`, "
-            "`key: value`, tables with a header); give a training log"
+            f"`key: value`, tables with a header); give a training log; {NAME_IT}"
         )
     return draft.record(source, format_name, known_format=known_format)
 

@@ -26,6 +26,7 @@ from trimtab.readers.freetext.key_values import (
     to_number,
 )
 from trimtab.readers.freetext.keys import Meaning, is_held_out
+from trimtab.readers.numbers import shown
 
 __all__ = ["Shape", "Shapes"]
 
@@ -59,6 +60,9 @@ _MAX_COMPILED = 400
 """Most parts of a line for which one is compiled: that takes a millisecond for each ten."""
 _MAX_LEARNT = 200_000
 """Wordings after which no new one is looked at: the text is no log, or its records are known."""
+_NOT_FINITE = re.compile(r"[-+]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
+_ODD = re.compile(rf"(?<![\w.]){_NOT_FINITE.pattern}(?!\w)", re.IGNORECASE)
+_MAX_BROKEN_TOLD = 5
 _MIN_LINES_OF_KEY = 2
 """Lines of one wording below which its keys name settings rather than signals."""
 
@@ -88,8 +92,8 @@ class _Plan:
     shape: Shape
     places: tuple[tuple[int, float], ...]
     """Index of each field's number among the parts of the line, and its factor."""
-    unread: tuple[str, ...] = ()
-    """Keys of numbers that nobody knows."""
+    unread: Mapping[str, int] = field(default_factory=dict)
+    """Keys of numbers that nobody knows, with the place of each among the parts of the line."""
     num_lines: int = 0
     num_slow: int = 0
     fast: Callable[[str], re.Match[str] | None] | None = None
@@ -132,6 +136,8 @@ class Shapes:
         """Indent of a heading over lines of validation data."""
         self.unread: dict[str, int] = {}
         """Keys of numbers that nobody knows, on lines that hold a value or a count."""
+        self._broken: dict[str, tuple[int, int]] = {}
+        """Keys with NaN or Inf: on how many lines, and the first of them."""
         self.chatter = Chatter()
         """How often each warning occurs, numbers left out; at most 1,000 of them."""
 
@@ -141,7 +147,11 @@ class Shapes:
         number = 0
         fast: _Plan | None = None
         for number, line in enumerate(lines, 1):
-            if fast is not None and fast.fast is not None and self._header is None:
+            # A NaN in any number is told, also in one that a fast plan does not take.
+            broken = (
+                "nan" in line or "inf" in line or "NaN" in line or "NAN" in line or "Inf" in line
+            ) and _ODD.search(line) is not None
+            if fast is not None and fast.fast is not None and self._header is None and not broken:
                 # most lines repeat the last wording: one regular expression reads them whole
                 match = fast.fast(line)
                 if match is not None:
@@ -177,6 +187,8 @@ class Shapes:
             except KeyError:
                 plan = self._learn(skeleton, parts)
             if plan is not None:
+                if broken:
+                    self._see_broken(plan, parts, number)
                 _put(plan, [parts[p] for p, _ in plan.places if p >= 0], number, self._number)
                 plan.num_slow += 1
                 # Again at each multiple: two wordings may take turns.
@@ -197,6 +209,26 @@ class Shapes:
                 # A warning with a number in it that could be a signal is one all the same.
                 text = "#".join(skeleton)
                 self.chatter.see(text, wording=text, times=plan.num_lines)
+
+    def _see_broken(self, plan: _Plan, parts: Sequence[str], number: int) -> None:
+        """Count the numbers of a line that are NaN or Inf, by their keys."""
+        known = zip((f.key for f in plan.shape.fields), (p for p, _ in plan.places), strict=True)
+        for key, place in (*known, *plan.unread.items()):
+            if place >= 0 and _NOT_FINITE.fullmatch(parts[place].strip()):
+                num, first = self._broken.get(key, (0, number))
+                self._broken[key] = num + 1, first
+
+    def broken_notes(self, told: Iterable[str]) -> list[str]:
+        """Return what numbers are NaN or Inf, other than those of keys that are told elsewhere."""
+        said, told = [], set(told)
+        for key, (num, first) in [*self._broken.items()]:
+            if key not in told:
+                lines = f"line {first}" if num == 1 else f"{num} lines, the first is line {first}"
+                said.append(
+                    f"{shown(key)} is NaN or Inf on {lines}; it is no signal that is judged"
+                )
+        more = len(said) - _MAX_BROKEN_TOLD
+        return said[:_MAX_BROKEN_TOLD] + ([f"so are {more} other keys"] if more > 0 else [])
 
     def drop_torn(self) -> bool:
         """Leave out the last line if it holds fewer fields than the shape before it.
@@ -226,14 +258,14 @@ class Shapes:
         if len(self._plans) >= _MAX_SKELETONS:
             self._count_unread()
             self._plans.clear()
-        unread: list[str] = []
+        unread: dict[str, int] = {}
         fields = fields_of(parts[::2], parts[1::2], self._extra, unread)
         plan: _Plan | None = None
         if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
             shape = self._shape(fields)
             shape.num_skeletons += 1
             places = tuple((2 * f.index + 1 if f.index >= 0 else -1, f.factor) for f in fields)
-            plan = _Plan(shape, places, tuple(unread))
+            plan = _Plan(shape, places, {key: 2 * i + 1 for key, i in unread.items()})
         self._plans[skeleton] = plan
         if plan is None or all(f.kind != "signal" for f in fields):
             below = self._below
