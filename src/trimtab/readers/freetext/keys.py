@@ -182,10 +182,30 @@ _PARTS = frozenset(
 )
 """Words of losses that are one part of several."""
 _OTHER_PARTS = frozenset(
-    (
-        "recon rec kld gan adv perceptual vgg feat l2 smooth tv dice bce ce mse mae objectness"
-        " landmark kpt pose depth style"
-    ).split()
+    [
+        "recon",
+        "rec",
+        "kld",
+        "gan",
+        "adv",
+        "perceptual",
+        "vgg",
+        "feat",
+        "l2",
+        "smooth",
+        "tv",
+        "dice",
+        "bce",
+        "ce",
+        "mse",
+        "mae",
+        "objectness",
+        "landmark",
+        "kpt",
+        "pose",
+        "depth",
+        "style",
+    ]
 )
 """Words that are a part only beside a total."""
 _MEANS = frozenset(["avg", "mean", "average", "averaged", "avr", "running", "smoothed", "moving"])
