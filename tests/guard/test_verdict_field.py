@@ -26,7 +26,7 @@ def test_verdict_of_a_calm_run_is_that_of_its_directory(tmp_path: Path, mode: st
     assert verdict_of(tmp_path / "run") == trimtab.analyze(tmp_path / "run").verdict == "healthy"
 
 
-def test_verdict_of_a_run_that_ends_in_nan_is_an_incident(tmp_path: Path) -> None:
+def test_verdict_of_a_run_whose_weights_end_as_nan_is_that_it_ended_badly(tmp_path: Path) -> None:
     s = make()
 
     def spoil(_: object, batch: Tensor) -> None:
@@ -37,7 +37,9 @@ def test_verdict_of_a_run_that_ends_in_nan_is_an_incident(tmp_path: Path) -> Non
 
     guard = guard_of(s, tmp_path / "run", steps=60, mode="observe")
     train_guarded(s, guard, on_batch=spoil)
-    assert verdict_of(tmp_path / "run") == trimtab.analyze(tmp_path / "run").verdict == "incident"
+    analysis = trimtab.analyze(tmp_path / "run")
+    assert verdict_of(tmp_path / "run") == analysis.verdict == "ended-badly"
+    assert [i.kind for i in analysis.incidents if i.severity == "critical"] == ["non-finite"]
 
 
 def test_verdict_of_a_few_steps_is_not_judged(tmp_path: Path) -> None:
