@@ -75,6 +75,10 @@ class Pace:
     run_told: bool = False
 
 
+def _without_run(p: Pace) -> Pace:
+    return changed(p, run=(), run_row=0, run_step=0.0, run_told=False) if p.run else p
+
+
 @dataclass(frozen=True)
 class PaceState:
     """One `Pace` per timed signal, and the batch size that was logged last (1: none)."""
@@ -169,11 +173,12 @@ class PaceDetector:
             ahead = self._run_after(p, block) if block and max(block) - p.level < stall else None
             if ahead is not None:
                 first, row = rows.row(places[at]), rows.row(places[at + size - 1])
+                p = changed(p, first_row=first.index, first_step=first.step)
+                p = _without_run(p)
                 if ahead:
                     begun = rows.row(places[at + size - ahead])
-                    p = changed(p, run_row=begun.index, run_step=begun.step)
-                run = tuple(block[size - ahead :])
-                p = changed(p, first_row=first.index, first_step=first.step, run=run)
+                    run = tuple(block[size - ahead :])
+                    p = changed(p, run=run, run_row=begun.index, run_step=begun.step)
                 p, found = self._block(i, p, row, np.array(block), scaled[at + size - 1][1])
                 at += size
             else:
@@ -197,6 +202,8 @@ class PaceDetector:
 
     def _run_after(self, p: Pace, block: list[float]) -> int | None:
         """Return how many rows at the end of a block are slow; None: row by row is needed."""
+        if len(p.past) < self.min_blocks:
+            return 0
         bar = self._run_bar(p)
         lead = next((n for n, y in enumerate(block) if y <= bar), len(block))
         if p.run_told or len(p.run) + lead >= self.block_rows:
@@ -213,7 +220,7 @@ class PaceDetector:
             # What blocks have reported as slow ends with them.
             ended = p.run_told and len(p.flagged) < 2
             found = [self._run_finding(i, p, row, offset, ended=True)] if ended else []
-            return (changed(p, run=(), run_told=False) if p.run else p), found
+            return _without_run(p), found
         if not p.run:
             p = changed(p, run_row=row.index, run_step=row.step)
         p = changed(p, run=(*p.run[1 - self.block_rows :], y))
@@ -326,8 +333,7 @@ class PaceDetector:
             # the last blocks are the new level; earlier ones may still be on the way to it
             kept = flagged[-4:]
             new = replace(p, onset_row=-1, flagged=np.zeros(0), past=kept, high=kept.copy())
-            new = changed(new, run=(), run_told=False)
-            return replace(new, level=median(kept)), told
+            return replace(_without_run(new), level=median(kept)), told
         return p, [self._finding(i, p, row, "open", offset)] if len(flagged) == 2 else []
 
     def _spread(self, p: Pace) -> float:
