@@ -61,6 +61,9 @@ class ActError(TrimtabError):
 class ChronicleError(TrimtabError):
     """The journal cannot be written, or a file is not a journal."""
 
+    holder = ""
+    """Which process holds the run directory, where that is the reason; empty: it is another."""
+
 
 class OwnerLost(TrimtabError):  # noqa: N818 - a state to be handled, not a mistake
     """Another process took this run directory: nothing more may be written into it."""

@@ -610,7 +610,7 @@ def _outcome(
 
 
 def _loss_went(record: RunRecord | None, rows: range, episodes: Sequence[AttemptIncident]) -> str:
-    """Return how the loss went through the first trouble of an attempt: before, at most, at last."""
+    """Return how the loss went through an attempt's first trouble: before, at most, at last."""
     onsets = [e.onset for e in episodes if e.severity in ("warning", "critical")]
     loss = None if record is None else record.columns.get("loss")
     if record is None or loss is None or not onsets or not len(rows):

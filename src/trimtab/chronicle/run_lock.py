@@ -39,7 +39,7 @@ try:
 except ImportError:  # not on Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["RunHeldError", "RunLock"]
+__all__ = ["RunLock"]
 
 BEAT_S = 3.0
 """How often the holder refreshes the time of its lock."""
@@ -102,13 +102,6 @@ class _Descriptors:
             if descriptor is not None:
                 with contextlib.suppress(OSError):
                     os.close(descriptor)
-
-
-class RunHeldError(ChronicleError):
-    """Another process holds the run directory."""
-
-    holder = ""
-    """Which one."""
 
 
 class RunLock:
@@ -327,7 +320,7 @@ class RunLock:
         return _holder(owners[-1].data, released=ended)
 
     def _refusal(self, holder: _Holder | None) -> ChronicleError:
-        error = RunHeldError(
+        error = ChronicleError(
             f"{self._root}: another guard is writing to this run directory"
             f" ({holder or _Holder()}); wait for it or stop it (in the same process: call its"
             " close()), or choose another directory"

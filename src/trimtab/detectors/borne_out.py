@@ -10,9 +10,9 @@ in units of what the level of this run does between two neighboring stretches of
 
 A shift that stays below `BORNE_OUT_SIGMA` at each length that can be judged asked nobody to act.
 A climb in the first rows of a run is held against the noise of the rows after it, as
-`rough_start` holds it against that of the first ones. Blind where fewer than eight stretches are there. Only shifts: a divergence and a drift are told
-from many blocks already. A rise within the span of a divergence is part of that climb, and the
-rows before it are no level to compare with.
+`rough_start` holds it against that of the first ones. Blind where fewer than eight stretches are
+there. Only shifts: a divergence and a drift are told from many blocks already. A rise within the
+span of a divergence is part of that climb, and the rows before it are no level to compare with.
 """
 
 from collections.abc import Sequence

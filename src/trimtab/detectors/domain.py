@@ -11,8 +11,9 @@ One mechanism; what is abnormal is data (`domain_signs`). Of each signal it keep
     sigma   noise of 4 rows, from second differences of the cells: neither trend nor bend counts
 
 A sign is a list of clauses over these numbers (`Clause`): all of one list, one of another and none
-of a third must hold, twice in a row or as often as the sign says. One signal alone is seldom enough: answers that grow longer
-while the evaluation rises are learning, while it stands still they are not.
+of a third must hold, twice in a row or as often as the sign says. One signal alone is seldom
+enough: answers that grow longer while the evaluation rises are learning, while it stands still they
+are not.
 
 Reported when it is first seen; it closes when the signal is half-way back, or after
 `accept_checks` checks as the new level. The onset is the first cell past half of the way.

@@ -52,7 +52,8 @@ LATE_ROWS, LATE_SHARE = 16, 16
 CYCLE_SHARE = 8
 """Levels are those of an eighth of a cycle."""
 TWICE = 2.0
-"""Times the rise at an earlier restart, or what was left at half the rate, that one may be. Ours."""
+"""Times the rise at an earlier restart, or what was left at half the rate, that one may be. Ours.
+"""
 LEAST_SIGMA = 8.0
 """Noise of single rows, that a restart may always raise a signal by. Ours."""
 DESCENT_SHARE = 0.5

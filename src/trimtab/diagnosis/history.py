@@ -123,7 +123,7 @@ def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise |
 
 
 def comes_back(lr: NDArray[np.float64]) -> bool:
-    """Whether the learning rate has come down and gone up again, as one of a schedule with restarts.
+    """Whether the learning rate has come down and gone up again, as in a schedule with restarts.
 
     A warm-up comes from below all that was in force.
 

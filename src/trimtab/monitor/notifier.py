@@ -100,7 +100,7 @@ class Alarm:
         self.close()
 
     def close(self) -> None:
-        """Give what is still to be run and posted a bounded time; what is not done then is ended."""
+        """Give what is still to be run and posted a bounded time, and end what is not done then."""
         self._closing = True
         if self._thread is not None:
             with contextlib.suppress(Full):

@@ -81,7 +81,7 @@ class CheckpointChoice:
         return "" if named is None or self.kept is not None else not_known(named)
 
     def take(self) -> str:
-        """Put what was chosen where the command looks for it; return why not, empty: it is there."""
+        """Put what was chosen where the command looks for it; return why not, empty: it is."""
         self.chosen = False
         restore = self.restore
         if self.kept is None or restore is None or Path(restore.path) == self.kept.file:

@@ -79,9 +79,10 @@ class HostMemory:
         if left > _SOON:
             return ""
         return (
-            f"host memory grows by {_slope(first, last) / 2**20:.2f} MiB a step, steadily since step"
-            f" {first[0]:g}: {num_bytes / 2**30:.2f} GiB now, {free / 2**30:.1f} GiB free, enough for"
-            f" about {left:.0f} steps; look for what the loop keeps, such as losses with their graph"
+            f"host memory grows by {_slope(first, last) / 2**20:.2f} MiB a step, steadily since"
+            f" step {first[0]:g}: {num_bytes / 2**30:.2f} GiB now, {free / 2**30:.1f} GiB free,"
+            f" enough for about {left:.0f} steps; look for what the loop keeps, such as losses with"
+            " their graph"
         )
 
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from trimtab.chronicle.journal import Journal, read_journal
-from trimtab.chronicle.run_lock import RunHeldError, RunLock
+from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.durable import make_folder
 from trimtab.errors import ChronicleError
@@ -39,12 +39,13 @@ class SupervisorNotes:
         try:
             make_folder(self.folder)
             lock = RunLock(self.folder)
-        except RunHeldError as error:
-            raise ChronicleError(
-                f"{self.folder}: another supervisor or guard writes there ({error.holder}), and one"
-                " command has one supervisor; wait for it, or give another --run"
-            ) from error
         except (OSError, ChronicleError) as error:
+            holder = error.holder if isinstance(error, ChronicleError) else ""
+            if holder:
+                raise ChronicleError(
+                    f"{self.folder}: another supervisor or guard writes there ({holder}), and one"
+                    " command has one supervisor; wait for it, or give another --run"
+                ) from error
             if isinstance(error, ChronicleError) and error.__cause__ is None:
                 raise  # no folder of a file system
             self.say(f"{error}; nothing is written down, the command runs all the same")

@@ -144,7 +144,7 @@ class Responder:
         step = 0 if restore is None else restore.step
         return _Target(
             restore=restore,
-            # Where it broke before the first save, the beginning is what lies before the first sign.
+            # Where it broke before the first save, the beginning lies before the first sign.
             anew=known and restore is None and state.loaded is None,
             relapsed=relapsed,
             lost=max(int(state.step) - step, 0) if counted and state.step is not None else None,

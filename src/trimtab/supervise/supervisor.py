@@ -458,9 +458,9 @@ class _Supervisor:
             assert isinstance(then, list)
             raise ChronicleError(
                 f"{self._job.folder}: a supervisor was killed there, and its command still runs"
-                f" (process {child.pid}): {shlex.join(then)}; this is another one. Give that command"
-                " to go on with it, --orphan terminate to end it and start this one, or another"
-                " --run"
+                f" (process {child.pid}): {shlex.join(then)}; this is another one. Give that"
+                " command to go on with it, --orphan terminate to end it and start this one, or"
+                " another --run"
             )
         self._state = replace(
             self._state,

@@ -114,8 +114,8 @@ def lr_rise(
     """Return whether the scheduled rate was still rising at `onset`, and the rate it rose from.
 
     It was not where it only came back to a rate that was in force before, as at a restart of a
-    schedule that has had one before. That rate is None where the rise began with the run, as a warm-up does: none was proven before
-    it.
+    schedule that has had one before. That rate is None where the rise began with the run, as a
+    warm-up does: none was proven before it.
     """
     rows = record.lineage_rows()
     column = record.columns.get("lr")
