@@ -88,9 +88,7 @@ def _origin(path: Path, rule: str, table: Mapping[str, Any]) -> Origin:
     )
 
 
-def rules_off_for(
-    repo: str, origins: Sequence[Origin], *, in_part: bool = False
-) -> frozenset[str]:
+def rules_off_for(repo: str, origins: Sequence[Origin], *, in_part: bool = False) -> frozenset[str]:
     """Return the rules that this repository alone suggested, by the names that switch them off.
 
     A detector is off where every record that names it names this repository and nothing else.

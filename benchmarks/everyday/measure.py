@@ -18,7 +18,15 @@ from trimtab.detectors.offline import settling_rows
 from trimtab.errors import ReadError
 from trimtab.monitor.follower import Watcher, first_rows
 
-__all__ = ["EARLY_SHARE", "LENGTHS", "EverydayCase", "EverydayOutcome", "cases_of", "measure", "measure_all"]
+__all__ = [
+    "EARLY_SHARE",
+    "LENGTHS",
+    "EverydayCase",
+    "EverydayOutcome",
+    "cases_of",
+    "measure",
+    "measure_all",
+]
 
 LENGTHS = (100, 300, 1000, 10_000)
 """Rows of a run."""

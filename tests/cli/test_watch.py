@@ -432,7 +432,10 @@ def test_fail_on_counts_a_critical_alarm_that_hindsight_lowered(
     path.write_text("".join(rows[:600]))
     assert follow(path, Scene(appending(path, "".join(rows[600:])), start=0.0)) == 0
     told = said(capsys)
-    assert [n["incident"]["severity"] for n in told if n.get("incident")][:2] == ["critical", "info"]
+    assert [n["incident"]["severity"] for n in told if n.get("incident")][:2] == [
+        "critical",
+        "info",
+    ]
     assert "1 told as more severe before" in told[-1]["text"]
     path.write_text("".join(rows[:600]))
     scene = Scene(appending(path, "".join(rows[600:])), start=0.0)

@@ -235,7 +235,6 @@ class _Printer:
         hung = self.hung and self.options.fail_on != "ended-badly"
         return int(hung or fails_on(account, self.options.fail_on))
 
-
     def _lowered(self, watch: Watch) -> int:
         """Return how many alarms stand lower now than they were told."""
         stand = {(watch.generation, i): severity_rank(k.severity) for i, k in watch.incidents}
