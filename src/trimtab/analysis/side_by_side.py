@@ -297,8 +297,8 @@ def _apart(a: Side, b: Side, by: By, first: FirstDifference | None) -> tuple[Apa
         if at is None:
             continue
         last = slice(-max(1, len(x) // 10), None)
-        ends = (float(np.nanmedian(values[last])) for values in (one, two))
-        found.append(Apart(name, *ends, float(x[at])))
+        ends = [float(np.nanmedian(values[last])) for values in (one, two)]
+        found.append(Apart(name, ends[0], ends[1], float(x[at])))
     return tuple(sorted(found, key=lambda f: f.worse is None))
 
 
