@@ -234,10 +234,15 @@ class Responder:
         ask: tuple[str, ...],
     ) -> Numeric:
         """Write the answer down, say it, and return it as `update` takes it."""
+        what = f"back to step {target.step}, rate x {change.rate_factor:g}"
+        if _unchanged(change, target, state):
+            what = f"back to step {target.step} by the same command, nothing changed"
+        what += f"{', other data' if change.data else ''} ({change.why})"
         self._notes.write(
             state,
             "decision",
             kind=answer.kind,
+            what=what,
             why=f"{answer.why}; {change.why}",
             to_step=target.step,
             rate_factor=change.rate_factor,
@@ -245,10 +250,6 @@ class Responder:
             cost_steps=target.lost,
             sum=costs.text,
         )
-        what = f"back to step {target.step}, rate x {change.rate_factor:g}"
-        if _unchanged(change, target, state):
-            what = f"back to step {target.step} by the same command, nothing changed"
-        what += f"{', other data' if change.data else ''} ({change.why})"
         if not ask:
             self._notes.say(f"{answer.why} · goes {what}; {costs.text}")
         by_step = answer.axis == "step"
@@ -291,7 +292,14 @@ class Responder:
         if held and not arrived:
             return None
         told = f"loss {level:.4g} after {own.size} rows, expected at most {before.limit:.4g} there"
-        self._notes.write(state, "outcome", what="held" if held else "did not hold", why=told)
+        self._notes.write(
+            state,
+            "outcome",
+            remedy="restore",
+            what="held" if held else "did not hold",
+            verdict="worked" if held else "did not",
+            text=told,
+        )
         self._notes.say(f"the answer {'held' if held else 'did not hold'}: {told}")
         if held:
             self._course = self._answer = None

@@ -58,7 +58,7 @@ class LaunchFlags:
     data_anew: bool
     """Whether each start draws other data."""
     data_once: bool
-    """Whether those flags count in the start after the answer alone."""
+    """Whether those flags count until a checkpoint lies behind that data."""
     seeds: tuple[str, ...]
     """Flags that order the data where a command names them; used where `data` has none."""
     within: tuple[str, ...]

@@ -74,7 +74,9 @@ class JobState:
 
     phase: Phase = "idle"
     attempt: int = 0
-    """Number of starts so far."""
+    """Number of starts so far, those of supervisors before in the same folder included."""
+    num_before: int = 0
+    """Starts of commands that are none of this one's."""
     pace: StepPace = field(default_factory=StepPace)
     heard: float = 0.0
     """When the last output of any kind came."""

@@ -23,6 +23,7 @@ from trimtab.crash.lines import is_finish
 from trimtab.errors import ChronicleError
 from trimtab.monitor.notifier import Alarm
 from trimtab.plan.policy import Policy
+from trimtab.supervise.attempts import AttemptBook
 from trimtab.supervise.checkpoint_choice import CheckpointChoice, Way
 from trimtab.supervise.ending import AttemptEnd, ending_of
 from trimtab.supervise.holder import left_behind, orphan
@@ -73,6 +74,7 @@ from trimtab.supervise.state import (
 )
 from trimtab.supervise.streams import Output
 from trimtab.supervise.update import GAVE_UP_STATUS, update
+from trimtab.text import words
 
 __all__ = ["NOT_FOUND_STATUS", "NOT_RUNNABLE_STATUS", "Job", "supervise"]
 
@@ -138,12 +140,18 @@ class _Supervisor:
         self._job, self._settings, self._policy = job, settings, policy
         self._framework = find_framework(job.argv, settings.framework)
         self._queue: SimpleQueue[Event] = SimpleQueue()
-        self._state = JobState(excluded=settings.exclude_hosts, authority=policy.permissions)
         self._status: int | None = None
         self._logs = tuple(LogProgress(path) for path in job.logs)
         self._launch: dict[str, str] = {}
         """What the command was last started with: machine, packages, code."""
         self._notes = SupervisorNotes(job.folder, alarm)
+        self._book = AttemptBook(self._notes, self._framework)
+        self._state = JobState(
+            attempt=self._book.num_before,
+            num_before=self._book.num_before,
+            excluded=settings.exclude_hosts,
+            authority=policy.permissions,
+        )
         copy = self._notes.output_copy
         self._output = Output(copy, size_bytes=settings.output_size_bytes)
         self._command = RunningCommand(
@@ -365,6 +373,7 @@ class _Supervisor:
             self._not_started(argv[0], error)
             return
         self._take(Begun(at=time.monotonic(), loaded=loaded))
+        self._book.begun(self._state, argv, restore)
 
     def _record_launch(self) -> None:
         """Write down the command, the machine and the code; again where they changed since."""
@@ -380,6 +389,7 @@ class _Supervisor:
             "start",
             argv=list(self._job.argv),
             folder=str(folder),
+            logs=[str(path.absolute()) for path in self._job.logs],
             launch=name,
             environment=told,
         )
@@ -390,8 +400,12 @@ class _Supervisor:
     def _argv(self, restore: Restore | None) -> tuple[str, ...]:
         """Return the command with what the next start loads, is fed, and leaves out."""
         argv = resumed(self._job.argv, self._framework, restore)
-        kept = self._framework is None or not self._framework.data_once
-        given = self._state.other_data if kept or self._state.proof is not None else ()
+        given = self._state.other_data
+        if self._framework is not None and self._framework.data_once:
+            # Behind the data that is left out, the order as it was is free of it.
+            at = math.inf if restore is None else restore.step
+            behind = all(last is not None and last < at for _, last in given)
+            given = () if behind and self._state.proof is None else given
         for number, (first, last) in enumerate(given, 1):
             argv = with_data(argv, self._framework, number=number, first=first, last=last)
         if self._state.excluded and Path(argv[0]).name == "srun":
@@ -435,7 +449,7 @@ class _Supervisor:
             return False
         child = holder.child
         # It ran: where no step comes from a checkpoint later, that is passed over for an older one.
-        self._state = replace(self._state, position=-math.inf)
+        self._state = replace(self._state, position=-math.inf, num_before=0)
         if not orphan(holder):
             left = members(child.token)
             if left and holder.host == platform.node():
@@ -583,6 +597,7 @@ class _Supervisor:
             restore = self._checkpoints.restore
             data["checkpoint"] = None if restore is None else restore.path
             where = "as given" if restore is None else f"from {restore.path}"
+            self._book.why = f"{words(data['class'])}: {data['why']}"
             self._notes.say(
                 f"restart {self._state.attempt} · {data['class']}: {data['why']} ·"
                 f" in {data['wait_s']:g} s, {where}"

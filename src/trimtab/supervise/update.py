@@ -113,13 +113,18 @@ def _proven(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, .
         wrong = wrong or (
             f"its rate is {number(event.rate)}, expected at most {number(proof.rate_most)}"
         )
-    shown = {"start_step": event.step, "rate": event.rate, "rate_most": proof.rate_most}
+    shown: dict[str, object] = {"start_step": event.step, "rate": event.rate}
+    shown |= {"rate_most": proof.rate_most, "remedy": "restore"}
     state = replace(state, proof=None)
     if not wrong:
         state, _ = _row(state, event)
         changed = proof.rate_most is not None or state.rate_factor != 1 or state.other_data
         what = "change in force" if changed else "started again, nothing changed"
-        return state, (WriteDown(event="outcome", data={"what": what, **shown}),)
+        return state, (
+            WriteDown(
+                event="outcome", data={"what": what, "verdict": "in force", "text": what, **shown}
+            ),
+        )
     ending = AttemptEnd(
         crash_class="numeric",
         who="numeric",
@@ -130,7 +135,15 @@ def _proven(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, .
     back = "the run is as it was before"
     state = replace(state, phase="stopping", stopping_for=ending, gives_up=back)
     return state, (
-        WriteDown(event="outcome", data={"what": "change not in force", "why": wrong, **shown}),
+        WriteDown(
+            event="outcome",
+            data={
+                "what": "change not in force",
+                "verdict": "did not",
+                "text": f"the change is not in force: {wrong}",
+                **shown,
+            },
+        ),
         Stop(stacks=False),
         PutBack(),
     )
