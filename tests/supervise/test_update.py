@@ -29,10 +29,14 @@ from trimtab.supervise.state import (
     Begun,
     Ended,
     Finish,
+    Held,
     JobState,
     NewStep,
     Numeric,
+    Proof,
+    PutBack,
     Tick,
+    TwinRan,
     WriteDown,
 )
 from trimtab.supervise.update import update
@@ -278,6 +282,28 @@ def test_a_rate_that_only_the_commands_tell_is_put_back_and_bad_data_that_goes_o
     assert further is not None
     assert lower is not None
     assert (further.data, lower.data) == (True, False)
+
+
+def test_what_comes_after_an_answer_that_held_is_a_fault_of_its_own() -> None:
+    going = JobState(phase="running", attempt=2, before=121.0, numeric_restarts=3)
+    state, _ = update(SETTINGS, going, Held(at=1.0))
+    assert (state.before, state.numeric_restarts) == (None, 0)
+
+
+def test_update_leaves_a_restart_whose_twin_does_not_show_the_change() -> None:
+    proof = Proof(after=None, within=20.0, rate_most=1e-3)
+    state = JobState(attempt=1, proof=proof)
+    shown = TwinRan(at=1.0, restored=140, step=141.0, rate=5e-4)
+    assert update(SETTINGS, state, shown)[0] == state
+    for wrong in (
+        replace(shown, rate=1e-2),
+        replace(shown, step=1.0),
+        TwinRan(at=1.0, restored=140, refused="unrecognized arguments: --rate"),
+    ):
+        left, commands = update(SETTINGS, state, wrong)
+        assert left.phase == "done"
+        assert PutBack() in commands
+        assert commands[-1] == Finish(status=3)
 
 
 def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:

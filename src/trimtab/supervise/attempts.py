@@ -51,10 +51,10 @@ class AttemptBook:
             parent = max(came, default=None)
         anew = parent is not None and state.before == 0
         self._starts.append((state.attempt, float(step)))
-        self._notes.write(
+        self._notes.write_at(
+            step,
             state,
             "attempt",
-            at_step=step,
             number=f"{state.attempt}.0",
             parent=None if parent is None else f"{parent}.0",
             parent_step=0 if anew else None if restore is None else step,

@@ -74,14 +74,14 @@ class SupervisorNotes:
             return tuple(read_journal(RunDirectory(self.folder).journal)[0])
         return ()
 
-    def write(
-        self, state: JobState, event: str, *, at_step: int | None = None, **data: object
-    ) -> None:
-        """Write an event down, where that can be done; `at_step`: None is the newest step."""
+    def write(self, state: JobState, event: str, **data: object) -> None:
+        """Write an event down at the newest step, where that can be done."""
+        self.write_at(0 if state.step is None else int(state.step), state, event, **data)
+
+    def write_at(self, step: int, state: JobState, event: str, **data: object) -> None:
+        """Write an event down, where that can be done."""
         if self._journal is None:
             return
-        step = 0 if state.step is None else int(state.step)
-        step = step if at_step is None else at_step
         try:
             self._journal.append(event, attempt=f"{state.attempt}.0", step=step, **data)
         except ChronicleError as error:

@@ -24,7 +24,7 @@ from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
 from trimtab.record import RunRecord
 from trimtab.supervise.resume import LaunchFlags, data_flags, rate_of
-from trimtab.supervise.trend import course_before, newest_level
+from trimtab.supervise.trend import begun_from, newest_level
 
 __all__ = [
     "ExpectedSteps",
@@ -264,7 +264,7 @@ def raised_start(record: RunRecord, policy: Policy, launched: float = 1.0) -> Nu
     level = newest_level(record, rows=policy.verify_steps)
     if level is None or row == 0:
         return None
-    course, raised = course_before(record, row), max(_raised(record, row), launched)
+    course, raised = begun_from(record, row), max(_raised(record, row), launched)
     trend = course.at(math.inf, policy.verify_tolerance)
     if trend is None or raised < policy.lr_jump_ratio or level <= trend.limit:
         return None

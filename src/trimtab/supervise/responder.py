@@ -75,6 +75,8 @@ class Responder:
         """The attempt whose loss was compared last, and whether it had come to the first sign."""
         self._unchanged: NumericAnswer | None = None
         """What the very same command was started again for, since nothing could be changed."""
+        self.held = False
+        """Whether the last answer held, and nobody took note of it yet."""
         self._asked_for: set[str] = set()
         """Incidents that a person was asked about."""
 
@@ -303,6 +305,7 @@ class Responder:
         self._notes.say(f"the answer {'held' if held else 'did not hold'}: {told}")
         if held:
             self._course = self._answer = None
+            self._launched, self.held = 1.0, True
             return None
         why = f"the answer before did not hold: {told}"
         return replace(answer, why=why, lasting=False, severe=False, from_start=False)

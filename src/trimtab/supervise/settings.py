@@ -54,6 +54,10 @@ class SuperviseSettings:
     """Time between two looks at the progress, seconds. Ours."""
     judge_every_s: float = 5.0
     """Time between two judgements of the numbers, seconds; 0: never. Ours, as `watch`."""
+    twin_within_s: float = 300.0
+    """Before a restart whose flags were changed, the command is tried beside until its second row
+    where the start before took no longer than this, seconds, and it gets three times that start;
+    0: never. Ours: what starts slower shows by its first rows that the change is in force."""
     output_size_bytes: int = 1 << 28
     """Size of the copy of the output at which it is rotated, bytes; one older copy is kept. Ours:
     256 MiB."""
@@ -111,6 +115,7 @@ _BOUNDS = (
     ("stop_grace_s", 0.0, _LONGEST_S),
     ("look_every_s", 0.01, 3600.0),
     ("judge_every_s", 0.0, _LONGEST_S),
+    ("twin_within_s", 0.0, _LONGEST_S),
     ("output_size_bytes", 1 << 16, 1 << 40),
 )
 """Name, least, most."""

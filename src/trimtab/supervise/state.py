@@ -21,6 +21,7 @@ __all__ = [
     "Event",
     "Finish",
     "Forward",
+    "Held",
     "JobState",
     "MoveAside",
     "NewStep",
@@ -31,6 +32,7 @@ __all__ = [
     "Request",
     "Stop",
     "Tick",
+    "TwinRan",
     "WriteDown",
 ]
 
@@ -223,7 +225,28 @@ class Answered:
     """Who said so; empty where nobody did."""
 
 
-Event = Begun | NewStep | Tick | Ended | Asked | Numeric | Answered
+@dataclass(frozen=True, kw_only=True)
+class Held:
+    """The last answer to the numbers held: the run is past the first sign, on its trend."""
+
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinRan:
+    """The changed command was tried beside, before its restart."""
+
+    at: float
+    restored: int
+    """Step of the checkpoint."""
+    step: float | None = None
+    """Of its first row, where the log counts steps."""
+    rate: float | None = None
+    refused: str = ""
+    """Why it ended at once; empty: it did not."""
+
+
+Event = Held | TwinRan | Begun | NewStep | Tick | Ended | Asked | Numeric | Answered
 
 
 # -- what is ordered -----------------------------------------------------------------------------

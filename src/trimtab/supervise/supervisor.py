@@ -20,7 +20,8 @@ from trimtab.chronicle.approvals import Mailbox, Said, mailbox_of
 from trimtab.chronicle.journal import as_written
 from trimtab.chronicle.launch import write_launch
 from trimtab.crash.lines import is_finish
-from trimtab.errors import ChronicleError
+from trimtab.durable import make_folder
+from trimtab.errors import ChronicleError, TrimtabError
 from trimtab.monitor.notifier import Alarm
 from trimtab.plan.policy import Policy
 from trimtab.supervise.attempts import AttemptBook
@@ -63,6 +64,7 @@ from trimtab.supervise.state import (
     Event,
     Finish,
     Forward,
+    Held,
     JobState,
     MoveAside,
     NewStep,
@@ -70,9 +72,11 @@ from trimtab.supervise.state import (
     PutBack,
     Stop,
     Tick,
+    TwinRan,
     WriteDown,
 )
 from trimtab.supervise.streams import Output
+from trimtab.supervise.twin import Tried, try_beside, twin_command
 from trimtab.supervise.update import GAVE_UP_STATUS, update
 from trimtab.text import words
 
@@ -163,6 +167,8 @@ class _Supervisor:
             policy, job.argv, self._framework, self._checkpoints, self._notes
         )
         self._memory, self._leaks = HostMemory(), False
+        self._tried: set[str] = set()
+        """Flags that a twin showed to be taken."""
         self._mailbox = self._open_mailbox()
         self._judged: SimpleQueue[Judged] = SimpleQueue()
         self._judge = self._make_judge(copy)
@@ -191,6 +197,9 @@ class _Supervisor:
                 self._take(Answered(at=at, id=waiting.id, answer="withdrawn", why=gone))
             return
         numeric = self._responder.answer(judged.account, self._state)
+        if self._responder.held:
+            self._responder.held = False
+            self._take(Held(at=time.monotonic()))
         if numeric is not None:
             self._take(numeric)
 
@@ -364,6 +373,8 @@ class _Supervisor:
         argv = self._argv(restore)
         loaded = None if restore is None else (restore.step, restore.path)
         environment = self._environment(restore)
+        if not self._try_beside(argv, restore, environment):
+            return
         self._record_launch()
         for log in self._logs:
             log.begin()
@@ -374,6 +385,58 @@ class _Supervisor:
             return
         self._take(Begun(at=time.monotonic(), loaded=loaded))
         self._book.begun(self._state, argv, restore)
+
+    def _try_beside(
+        self, argv: tuple[str, ...], restore: Restore | None, environment: dict[str, str]
+    ) -> bool:
+        """Try a changed command for two rows; return whether the real one is to be started."""
+        state, within = self._state, self._settings.twin_within_s
+        flags = tuple(word for word in argv if word not in self._job.argv and word[:1] == "-")
+        flags += ("rate",) * (state.rate_factor != 1)
+        new = not set(flags) <= self._tried
+        if state.proof is None or not flags or not new or not within:
+            return True
+        start_s = (state.pace.first_at or math.inf) - state.pace.started
+        own = self._job.folder / "twin"
+        shutil.rmtree(own, ignore_errors=True)
+        try:
+            make_folder(own)
+            twin = twin_command(argv, self._framework, restore, own)
+            if start_s > within:
+                twin = f"a start took {start_s:.0f} s, more than twin_within_s = {within:g}"
+            if isinstance(twin, str) or restore is None:
+                self._say_once(f"the changed command is not tried beside: {twin}")
+                return True
+            tried = try_beside(
+                twin,
+                own,
+                parent=Path(restore.path),
+                environment=environment,
+                limit_s=max(3 * start_s, 10.0),
+                grace_s=self._settings.stop_grace_s,
+                aborted=lambda: not self._queue.empty(),
+            )
+        except (OSError, TrimtabError) as error:
+            tried = Tried(unseen=str(error))
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+        if tried.unseen:
+            self._notes.say(f"the changed command was tried beside, and {tried.unseen}")
+            return True
+        self._tried |= set(flags)
+        seen = tried.first
+        step = None if seen is None or seen.counted else seen.step
+        rate = None if seen is None else seen.rate
+        self._take(
+            TwinRan(
+                at=time.monotonic(),
+                restored=restore.step,
+                step=step,
+                rate=rate,
+                refused=tried.refused,
+            )
+        )
+        return self._state.phase != "done"
 
     def _record_launch(self) -> None:
         """Write down the command, the machine and the code; again where they changed since."""
@@ -403,8 +466,8 @@ class _Supervisor:
         given = self._state.other_data
         if self._framework is not None and self._framework.data_once:
             # Behind the data that is left out, the order as it was is free of it.
-            at = math.inf if restore is None else restore.step
-            behind = all(last is not None and last < at for _, last in given)
+            begins = math.inf if restore is None else restore.step
+            behind = all(last is not None and last < begins for _, last in given)
             given = () if behind and self._state.proof is None else given
         for number, (first, last) in enumerate(given, 1):
             argv = with_data(argv, self._framework, number=number, first=first, last=last)
