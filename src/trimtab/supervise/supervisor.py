@@ -420,7 +420,7 @@ class _Supervisor:
             tried = Tried(unseen=str(error))
         finally:
             shutil.rmtree(own, ignore_errors=True)
-        if tried.unseen:
+        if tried.unseen or restore is None:
             self._notes.say(f"the changed command was tried beside, and {tried.unseen}")
             return True
         self._tried |= set(flags)

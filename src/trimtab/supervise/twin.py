@@ -1,6 +1,7 @@
 """A changed command tried beside, for two rows, before a real restart relies on its flags.
 
-It loads the same checkpoint, writes to a folder of its own and is ended after two rows: that shows
+It loads the same checkpoint, writes to a folder of its own and is ended after two rows (plain text
+is known by some more): that shows
 that the flags are taken, and at which step and rate it goes on. The devices are free then: the
 command before was ended. What stands in `resume.toml` as `twin` keeps a framework's saves apart.
 """
@@ -163,12 +164,12 @@ def _record(log: Path) -> RunRecord | None:
 
 def _first(record: RunRecord) -> Seen:
     rate = record.columns.get("lr")
-    rates = [] if rate is None else rate.values[rate.finite_rows(slice(0, record.num_rows))]
+    known = () if rate is None else rate.finite_rows(slice(0, record.num_rows))
     step = float(record.step[0])
     return Seen(
         step=step,
         position=step,
-        rate=float(rates[0]) if len(rates) else None,
+        rate=float(rate.values[known[0]]) if rate is not None and len(known) else None,
         counted=record.axis != "step",
     )
 
