@@ -279,6 +279,10 @@ def test_a_rate_that_only_the_commands_tell_is_put_back_and_bad_data_that_goes_o
     given |= {"num_before": 1, "argv": megatron, "framework": find_framework(megatron)}
     further = choose_change(record, Policy(), goes_on=True, **given)
     lower = choose_change(record, Policy(), **given)
+    # Four evaluations blamed the state: other data is not tried first.
+    blamed = choose_change(record, Policy(), data=False, **given | {"num_before": 0})
+    assert blamed is not None
+    assert (blamed.data, blamed.rate_factor) == (False, 0.5)
     assert further is not None
     assert lower is not None
     assert (further.data, lower.data) == (True, False)

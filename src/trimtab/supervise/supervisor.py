@@ -31,7 +31,7 @@ from trimtab.supervise.holder import left_behind, orphan
 from trimtab.supervise.kernel_log import kernel_lines
 from trimtab.supervise.memory import HostMemory
 from trimtab.supervise.notes import SupervisorNotes
-from trimtab.supervise.numeric import Judged, NumberJudge, answer_numbers
+from trimtab.supervise.numeric import Judged, NumberJudge, NumericAnswer, answer_numbers
 from trimtab.supervise.processes import (
     FOLDER_NAME,
     become_subreaper,
@@ -77,6 +77,7 @@ from trimtab.supervise.state import (
 )
 from trimtab.supervise.streams import Output
 from trimtab.supervise.twin import Tried, try_beside, twin_command
+from trimtab.supervise.two_by_two import TwoByTwo, evaluated, judged
 from trimtab.supervise.update import GAVE_UP_STATUS, update
 from trimtab.text import words
 
@@ -164,7 +165,12 @@ class _Supervisor:
         way = Way(argv=job.argv, framework=self._framework, folder=job.checkpoints)
         self._checkpoints = CheckpointChoice(way, job.folder)
         self._responder = Responder(
-            policy, job.argv, self._framework, self._checkpoints, self._notes
+            policy,
+            job.argv,
+            self._framework,
+            self._checkpoints,
+            self._notes,
+            self._read_forward if settings.evaluate else None,
         )
         self._memory, self._leaks = HostMemory(), False
         self._tried: set[str] = set()
@@ -183,6 +189,27 @@ class _Supervisor:
         if path is None or not self._settings.judge_every_s:
             return None
         return NumberJudge(path, self._settings.judge_every_s, self._judged.put)
+
+    def _read_forward(
+        self, answer: NumericAnswer, before: Restore, after: Restore | None
+    ) -> TwoByTwo | None:
+        """Evaluate the suspect window and fixed batches under a state from before, and from after.
+
+        Signals and the end of the command go first.
+        """
+        s = self._settings
+        window = {"first": f"{answer.before:.0f}", "last": f"{answer.onset + answer.lasted:.0f}"}
+        suspect = s.suspect_data
+        for name, value in window.items():
+            suspect = suspect.replace("{" + name + "}", value)
+        cells = evaluated(
+            s.evaluate,
+            {"before": before.path} | ({} if after is None else {"after": after.path}),
+            {"fixed": s.fixed_data, "window": suspect},
+            within_s=s.evaluate_within_s,
+            aborted=lambda: not self._queue.empty(),
+        )
+        return judged(cells) if cells else None
 
     def _hear_judge(self) -> None:
         """Tell alarms that are new, and answer what lasts, as far as the policy allows."""

@@ -164,12 +164,12 @@ def _record(log: Path) -> RunRecord | None:
 
 def _first(record: RunRecord) -> Seen:
     rate = record.columns.get("lr")
-    known = () if rate is None else rate.finite_rows(slice(0, record.num_rows))
+    known = [] if rate is None else rate.finite_rows(slice(0, record.num_rows)).tolist()
     step = float(record.step[0])
     return Seen(
         step=step,
         position=step,
-        rate=float(rate.values[known[0]]) if rate is not None and len(known) else None,
+        rate=float(rate.values[known[0]]) if rate is not None and known else None,
         counted=record.axis != "step",
     )
 
