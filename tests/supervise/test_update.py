@@ -26,10 +26,10 @@ from trimtab.supervise.resume import (
 from trimtab.supervise.settings import SuperviseSettings
 from trimtab.supervise.state import (
     Answered,
+    AnswerHeld,
     Begun,
     Ended,
     Finish,
-    Held,
     JobState,
     NewStep,
     Numeric,
@@ -290,7 +290,7 @@ def test_a_rate_that_only_the_commands_tell_is_put_back_and_bad_data_that_goes_o
 
 def test_what_comes_after_an_answer_that_held_is_a_fault_of_its_own() -> None:
     going = JobState(phase="running", attempt=2, before=121.0, numeric_restarts=3)
-    state, _ = update(SETTINGS, going, Held(at=1.0))
+    state, _ = update(SETTINGS, going, AnswerHeld(at=1.0))
     assert (state.before, state.numeric_restarts) == (None, 0)
 
 

@@ -12,6 +12,7 @@ from trimtab.supervise.pace import StepPace
 
 __all__ = [
     "Alert",
+    "AnswerHeld",
     "Answered",
     "Asked",
     "Begin",
@@ -21,7 +22,6 @@ __all__ = [
     "Event",
     "Finish",
     "Forward",
-    "Held",
     "JobState",
     "MoveAside",
     "NewStep",
@@ -226,7 +226,7 @@ class Answered:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Held:
+class AnswerHeld:
     """The last answer to the numbers held: the run is past the first sign, on its trend."""
 
     at: float
@@ -246,7 +246,7 @@ class TwinRan:
     """Why it ended at once; empty: it did not."""
 
 
-Event = Held | TwinRan | Begun | NewStep | Tick | Ended | Asked | Numeric | Answered
+Event = AnswerHeld | TwinRan | Begun | NewStep | Tick | Ended | Asked | Numeric | Answered
 
 
 # -- what is ordered -----------------------------------------------------------------------------

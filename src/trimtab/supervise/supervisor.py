@@ -56,6 +56,7 @@ from trimtab.supervise.stacks import odd_ones
 from trimtab.supervise.state import (
     Alert,
     Answered,
+    AnswerHeld,
     Asked,
     Begin,
     Begun,
@@ -64,7 +65,6 @@ from trimtab.supervise.state import (
     Event,
     Finish,
     Forward,
-    Held,
     JobState,
     MoveAside,
     NewStep,
@@ -226,7 +226,7 @@ class _Supervisor:
         numeric = self._responder.answer(judged.account, self._state)
         if self._responder.held:
             self._responder.held = False
-            self._take(Held(at=time.monotonic()))
+            self._take(AnswerHeld(at=time.monotonic()))
         if numeric is not None:
             self._take(numeric)
 

@@ -9,6 +9,7 @@ from trimtab.supervise.settings import SuperviseSettings
 from trimtab.supervise.state import (
     Alert,
     Answered,
+    AnswerHeld,
     Asked,
     Begin,
     Begun,
@@ -17,7 +18,6 @@ from trimtab.supervise.state import (
     Event,
     Finish,
     Forward,
-    Held,
     JobState,
     MoveAside,
     NewStep,
@@ -52,7 +52,7 @@ def update(
     Pure: no clock, no process and no file is touched. Times are seconds of one monotonic clock.
     """
     match event:
-        case Held():
+        case AnswerHeld():
             # What comes later is a fault of its own, and its restarts need not go back so far.
             return replace(state, before=None, numeric_restarts=0), ()
         case TwinRan():
