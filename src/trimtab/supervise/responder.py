@@ -147,8 +147,9 @@ class Responder:
         loaded = state.loaded[0] if state.loaded is not None and relapsed else None
         known_places = (answer.before * by_step, state.before, loaded)
         before = min((b for b in known_places if b), default=None)
-        epoch = answer.before if answer.axis == "epoch" else None
-        known = by_step or epoch is not None
+        # The epochs of a log may begin anew with its data; the step of what was loaded is sure.
+        epoch = answer.before if answer.axis == "epoch" and not relapsed else None
+        known = by_step or relapsed or epoch is not None
         restore = self._checkpoints.newest(state, before, epoch) if known else None
         counted = by_step and state.step is not None
         step = 0 if restore is None else restore.step
