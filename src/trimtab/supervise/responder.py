@@ -12,7 +12,6 @@ from trimtab.supervise.checkpoint_choice import CheckpointChoice
 from trimtab.supervise.ending import AttemptEnd
 from trimtab.supervise.notes import SupervisorNotes
 from trimtab.supervise.numeric import (
-    ExpectedSteps,
     NumericAnswer,
     NumericChange,
     answer_numbers,
@@ -105,8 +104,8 @@ class Responder:
             return None
         target = self._target(answer, state)
         change = self._change(account.record, answer, target, state, launched)
-        costs = sum_up(answer, self._policy, lost=target.lost or 0, start=_start_steps(state))
-        if not answer.due and costs.wait <= costs.go:
+        now, later = sum_up(answer, self._policy, lost=target.lost or 0, start=_start_steps(state))
+        if not answer.due and later.lost <= now.lost:
             return None
         forbidden = self._forbidden(change, target, state)
         spent = self._spent(change, target, answer, account.record, state)
@@ -127,7 +126,7 @@ class Responder:
         ask = tuple(c for c in _classes(change, state) if allowed.permission(c) == "ask")
         if ask:
             self._asked_for.add(key)
-        return self._ordered(answer, target, change, costs, state, ask)
+        return self._ordered(answer, target, change, f"{now.text}; {later.text}", state, ask)
 
     def _target(self, answer: NumericAnswer, state: JobState) -> _Target:
         """Choose the checkpoint."""
@@ -229,7 +228,7 @@ class Responder:
         answer: NumericAnswer,
         target: _Target,
         change: NumericChange,
-        costs: ExpectedSteps,
+        costs: str,
         state: JobState,
         ask: tuple[str, ...],
     ) -> Numeric:
@@ -243,14 +242,14 @@ class Responder:
             rate_factor=change.rate_factor,
             other_data=change.data,
             cost_steps=target.lost,
-            sum=costs.text,
+            sum=costs,
         )
         what = f"back to step {target.step}, rate x {change.rate_factor:g}"
         if _unchanged(change, target, state):
             what = f"back to step {target.step} by the same command, nothing changed"
         what += f"{', other data' if change.data else ''} ({change.why})"
         if not ask:
-            self._notes.say(f"{answer.why} · goes {what}; {costs.text}")
+            self._notes.say(f"{answer.why} · goes {what}; expected steps lost: {costs}")
         by_step = answer.axis == "step"
         return Numeric(
             at=time.monotonic(),
