@@ -19,6 +19,7 @@ from trimtab.plan.policy import Policy
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER, SettingPutBack, Trial, in_order
 
 __all__ = [
+    "CONTROL",
     "Commit",
     "GiveUp",
     "GoBack",
@@ -31,8 +32,8 @@ __all__ = [
     "ways",
 ]
 
-_CALM_REPLAYS = 2
-"""Replays of calm steps beside the control: three from one state. Ours."""
+CONTROL = Trial(name="as it was")
+"""What changes nothing."""
 _NOTHING = 0.2
 """Weight of that nothing helps, beside those of the arms. Ours."""
 _ALWAYS, _WORKED, _SUSPECT, _REPLAY = 10.0, 4.0, 1.5, 1.2
@@ -190,7 +191,7 @@ def next_step(s: Situation) -> NextStep:
         return blocked
     by_name = {t.name: t for t in s.trials}
     spent = s.trial_steps >= s.policy.trial_budget_steps
-    control = by_name.get("as it was")
+    control = by_name.get(CONTROL.name)
     if control is not None and control.bitwise is not True and s.calm_steps and not spent:
         # How it went says nothing before it is known how far this job repeats itself.
         return Trial(name=f"calm steps again, {s.calm_replays + 1}", calm_steps=s.calm_steps)
@@ -332,7 +333,7 @@ def _ladder(s: Situation) -> Iterator[Trial]:
 
 
 def _trials(s: Situation, arm: str) -> Iterator[Trial]:
-    return iter((Trial(name="as it was"),)) if arm == "replay" else _TRIALS[arm](s)
+    return iter((CONTROL,)) if arm == "replay" else _TRIALS[arm](s)
 
 
 def _arms(s: Situation) -> tuple[str, ...]:
@@ -388,12 +389,11 @@ def _keeping(s: Situation, arm: str) -> float:
 
 def _questions(s: Situation, known: Mapping[str, TrialResult]) -> Iterator[Trial]:
     """Yield the branches that separate causes; none after an unchanged replay that held."""
-    control = Trial(name="as it was")
     arms = in_order(s.policy.arms, first=("replay",))
     if "replay" in arms:
-        yield control
+        yield CONTROL
     # It does not happen again, so there is no difference between causes left to see.
-    if control.name in known and known[control.name].held:
+    if CONTROL.name in known and known[CONTROL.name].held:
         return
     for arm in arms:
         if arm in ("other-data", "other-state", "fp32"):

@@ -243,4 +243,4 @@ class Trial:
     @property
     def unchanged(self) -> bool:
         """Whether it is the control."""
-        return self.arms == ("replay",)
+        return self.arms == ("replay",) and not self.calm_steps

@@ -159,7 +159,9 @@ def answer_numbers(
             why=f"{incident.headline} · lasts for {lasted} rows",
             lasted=lasted,
             due=due,
-            heals=0.0 if broken else chance_of_healing({c.cause: c.confidence for c in told.causes}),
+            heals=0.0
+            if broken
+            else chance_of_healing({c.cause: c.confidence for c in told.causes}),
             lasting=broken,
             severe=broken or incident.severity == "critical",
             from_start=broken and _rows_into(record, incident.onset_row) < policy.patience_steps,
