@@ -307,6 +307,10 @@ def test_data_and_state_make_four_cells(
     assert (suspect in found.verdict) or None in (data, state)
     well = read_out([row(("replay",), held=True)], recorded=recorded, repeat="different")
     assert well.cells.suspect == "transient"
+    said = "hardware", "which says nothing"
+    blurred = read_out([row(("replay",), held=True)], recorded=recorded, counts=False)
+    assert blurred.cells.suspect == "inconclusive"
+    assert [text in blurred.verdict for text in said] == [False, True]
 
 
 def test_what_data_and_state_say_is_a_plain_sentence() -> None:

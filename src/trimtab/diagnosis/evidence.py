@@ -305,8 +305,8 @@ def control_held_apart(f: Features) -> float:
 
 
 def exact_machine(f: Features) -> float:
-    """The replay repeated the record bit for bit up to the onset."""
-    return yes(f.control is not None and f.control.bitwise)
+    """Replays of calm steps repeat each other bit for bit, or far closer than the trouble is large."""
+    return yes(f.control is not None and f.control.counts)
 
 
 def no_control(f: Features) -> float:

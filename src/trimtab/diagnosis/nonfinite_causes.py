@@ -125,8 +125,8 @@ NONFINITE: tuple[CauseEntry, ...] = (
                 "exact",
                 e.exact_machine,
                 -4.0,
-                "the replay repeats the record bit for bit up to there, so its kernels are"
-                " deterministic",
+                "replays of calm steps agree bit for bit, or far more closely than this, so it is not"
+                " the order of sums",
             ),
             EvidenceRule("control-failed", e.control_failed, -6.0, say.CONTROL_FAILED),
             EvidenceRule("no-replay", e.no_control, -8.0, "nothing was replayed"),
