@@ -43,6 +43,8 @@ class Way:
         cases = ((self.chance, self.then), (1 - self.chance, self.otherwise))
         parts = [f"{self.cost:.0f}"] * (self.cost > 0)
         parts += [f"{p:.2f} x {steps:.0f}" for p, steps in cases if p > 0 and steps > 0]
+        if self.chance == 1 and not self.then:
+            return f"{self.name}: {self.cost:.0f}"
         return f"{self.name}: {' + '.join(parts) or '0'} = {self.lost:.0f}"
 
     def as_json(self) -> dict[str, Any]:

@@ -27,6 +27,7 @@ __all__ = [
     "Situation",
     "Trial",
     "Wait",
+    "is_ordered",
     "next_step",
     "now_or_wait",
     "ways",
@@ -36,9 +37,9 @@ CONTROL = Trial(name="as it was")
 """What changes nothing."""
 _NOTHING = 0.2
 """Weight of that nothing helps, beside those of the arms. Ours."""
-_ALWAYS, _WORKED, _SUSPECT, _REPLAY = 10.0, 4.0, 1.5, 1.2
-"""Weights of an arm in place of its prior: asked for first by the policy, worked in an incident of
-the kind, named by the evidence, the replay where nothing else is suspected. Ours."""
+_WORKED, _SUSPECT, _REPLAY = 4.0, 1.5, 1.2
+"""Weights of an arm in place of its prior: one that worked in an incident of the kind, one that the
+evidence names, the replay where nothing else is suspected. Ours."""
 _LATER = (0.7, 0.8)
 """What the next of those that worked, or are named, weighs of the one before. Ours."""
 _OUTLIERS, _NO_OUTLIERS = 0.8, 0.16
@@ -216,7 +217,7 @@ def next_step(s: Situation) -> NextStep:
         if result is None:
             if spent:
                 break
-            if not held and not _as_asked(s) and not worth.get(_arm_of(trial), True):
+            if not held and not is_ordered(s) and not worth.get(_arm_of(trial), True):
                 continue  # it is expected to cost more than it recovers
             return trial
         # It separates causes and can never be kept, so whether it held does not end the search.
@@ -342,18 +343,20 @@ def _arms(s: Situation) -> tuple[str, ...]:
     if bisect == "never":
         asked = ("replay",) if _unexplained(s) else ()
         arms = tuple(a for a in arms if a in (*_CHEAP, *asked))
-    if _as_asked(s):
+    if is_ordered(s):
         return in_order(arms, first=(*s.worked, *_suspected(s)))
 
     # all arms have the same branch and stake, so that what is common to their sums is left out
     def recovered(arm: str) -> float:
+        if arm == "replay" and bisect == "always":
+            return math.inf
         kept = (1 - _keeping(s, arm)) * s.stake_steps
         return _weight(s, arm) * (s.branch_steps + kept)
 
     return tuple(sorted(arms, key=recovered, reverse=True))
 
 
-def _as_asked(s: Situation) -> bool:
+def is_ordered(s: Situation) -> bool:
     """Whether the policy gives an order of its own."""
     return s.policy.arms != tuple(a for a in DEFAULT_ORDER if a in s.policy.arms)
 
@@ -366,8 +369,6 @@ def _arm_of(trial: Trial) -> str:
 def _weight(s: Situation, arm: str) -> float:
     """Return how likely an arm is the answer, beside the others."""
     suspected = _suspected(s)
-    if arm == "replay" and s.policy.bisect == "always":
-        return _ALWAYS
     if arm in s.worked:
         return float(_WORKED * _LATER[0] ** s.worked.index(arm))
     if arm in suspected:

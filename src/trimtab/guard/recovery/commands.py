@@ -311,11 +311,18 @@ def decision(step: int, what: str, why: str, evidence: tuple[str, ...] = ()) -> 
     return JournalEvent("decision", step, {"what": what, "why": why, "evidence": list(evidence)})
 
 
-def weighed(step: int, what: str, ways: Sequence[Way]) -> JournalEvent:
-    """Return a decision by what ways are expected to cost, with the sum."""
+def weighed(step: int, what: str, ways: Sequence[Way], *, because: str = "") -> JournalEvent:
+    """Return a decision by what ways are expected to cost, with the sum.
+
+    Args:
+        step: At which.
+        what: Was decided.
+        ways: That were compared.
+        because: Why the sum does not decide; empty: it does.
+    """
     data = {
         "what": what,
-        "why": told(ways),
+        "why": f"{because}; {told(ways)}" if because else told(ways),
         "evidence": [w.text for w in ways],
         "sum": [w.as_json() for w in ways],
     }

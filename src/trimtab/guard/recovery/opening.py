@@ -167,7 +167,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     if found.worse or not found.rise <= 0:
         what = "worse" if found.worse else "not better"
         told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
-        state, more = look_up(state, asked.event)
+        state, more = look_up(state, replace(asked.event, is_worse=found.worse))
         return state, (told, *more)
     alarms = _alarms(state)
     wait = max(state.policy.patience_steps, 1)
@@ -208,7 +208,7 @@ def _look_after(
         state = replace(state, watch=None, handled=state.handled - watch.keys)
         told = decision(step, "read the fixed batches", why)
         said = at_step(step, f"the fixed batches are {why}")
-        state, more = look_up(state, asked.event)
+        state, more = look_up(state, replace(asked.event, is_worse=True))
         return state, (told, said, *more)
     wait = 2 * watch.wait_steps
     over = wait > state.policy.verify_steps
@@ -329,8 +329,8 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     situation = situation_of(state, case, e.standing, e.oldest_step)
     situation = replace(
         situation,
-        due=_is_due(state, asked.event, case, situation),
-        heals=_heals(state, asked.found),
+        due=bool(due := _why_due(state, asked.event, case, situation)),
+        heals=_heals(state, asked.found, situation.lasted),
     )
     ahead = next_step(situation)
     if isinstance(ahead, Wait):
@@ -355,21 +355,32 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     told, ended = state.notices.end_skips()
     state = replace(state, notices=told, effects=state.effects.forget_changes(), case=case)
     state, more = start_probe(state, case, e.step)
-    sums = weighed(e.step, "go back now, or wait", now_or_wait(situation))
+    sums = weighed(e.step, "go back, and do not wait", now_or_wait(situation), because=due)
     return state, (*commands, *ended, sums, NoteOnset(int(case.incident.first_step)), *more)
 
 
-def _is_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> bool:
-    """Whether it is no question to act now: it is grave, lasts, or its cause is known to stay."""
+def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str:
+    """Return why waiting is no choice; empty where it is."""
     stays = s.saturating or s.returning or s.lr_jump_step is not None or bool(s.changed)
-    grave = case.incident.severity == "critical" or s.nonfinite or e.last
-    return grave or stays or s.lasted >= _MOST_PATIENCES * max(state.policy.patience_steps, 1)
+    reasons = {
+        "the fixed batches have got worse": e.is_worse,
+        "it is critical": case.incident.severity == "critical" or s.nonfinite,
+        "what it may come from stays": stays,
+        "it lasts": s.lasted >= _MOST_PATIENCES * max(state.policy.patience_steps, 1),
+        "the run would end here": e.last,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
 
 
-def _heals(state: RecoveryState, found: IncidentInRecord) -> float:
-    """Return how likely an incident passes by itself."""
+def _heals(state: RecoveryState, found: IncidentInRecord, lasted: int) -> float:
+    """Return how likely an incident passes by itself until the next look.
+
+    What has lasted for so long lasts as long again as often as not; that it does so at all is said
+    by its causes.
+    """
     causes = diagnose(found.record, found.incident, earlier=state.incidents).causes
-    return chance_of_healing({c.cause: c.confidence for c in causes})
+    soon = max(state.policy.patience_steps, 1)
+    return chance_of_healing({c.cause: c.confidence for c in causes}) * soon / (lasted + soon)
 
 
 def _ask_first(

@@ -80,7 +80,17 @@ from trimtab.guard.recovery.trial_verdict import (
 from trimtab.guard.recovery.values import settings_of
 from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.expected_steps import Way, told
-from trimtab.plan.ladder import CONTROL, Commit, GiveUp, GoBack, NextStep, Wait, next_step, ways
+from trimtab.plan.ladder import (
+    CONTROL,
+    Commit,
+    GiveUp,
+    GoBack,
+    NextStep,
+    Wait,
+    is_ordered,
+    next_step,
+    ways,
+)
 from trimtab.plan.trials import Trial
 
 if TYPE_CHECKING:
@@ -422,7 +432,9 @@ def _sums(situation: Situation, trial: Trial, step: int) -> tuple[Command, ...]:
     left = ways(situation)
     leave = Way(name="leave it", cost=situation.stake_steps)
     shown = detail(f"{trial.name} next; {told((*left[:3], leave))}")
-    return weighed(step, f"try {trial.name}", (*left, leave)), shown
+    asked = is_ordered(situation) or situation.policy.bisect == "always"
+    because = "in the order of the policy" if asked else ""
+    return weighed(step, f"try {trial.name}", (*left, leave), because=because), shown
 
 
 def _within_budget(
