@@ -4,7 +4,8 @@ A loss begins at or above that of a guess, and the first updates bring it down. 
 `share` of its first level, for `hold_rows` rows and beyond the noise of the rows, was thrown up by
 updates that are too large: a rate at its peak in the first row, without a warm-up (`rough-start-
 cold`), or a rate that is too high as such (`rough-start-warm`), for which the climb must be larger.
-Told once, when it is sure.
+Told when it is sure, and open until `back_rows` losses have a median below the first level again;
+a loss that after `timeout_rows` has not come down to where it began has not recovered.
 
 The first rows alone do not tell what the noise is: a climb is held against it from `noise_rows` on.
 Noise of losses is multiplicative, so it is taken of ln loss, from second differences, in which a
@@ -64,6 +65,10 @@ class RoughStartState:
     worst_step: float = 0.0
     fallen_rows: int = 0
     """Rows well below the first ones."""
+    told_row: int = -1
+    """Row at which the climb was told; -1: none was."""
+    base: float = 0.0
+    """First level that the climb was told against."""
     done: bool = False
 
 
@@ -92,6 +97,10 @@ class RoughStartDetector:
     """Rows so far below after which a climb is no start any more. Ours."""
     least_learned_rows: int = 8
     """The same where they are most of the rows so far. Ours."""
+    back_rows: int = 8
+    """Ours."""
+    timeout_rows: int = 200
+    """As of `spike`."""
 
     def start(self) -> RoughStartState:
         """Return the state before any row."""
@@ -125,6 +134,8 @@ class RoughStartDetector:
         if not row.present[0] or not math.isfinite(loss):
             return s, ()
         s = replace(s, num_rows=s.num_rows + 1, recent=(*s.recent[1 - _RECENT_ROWS :], loss))
+        if s.told_row >= 0:
+            return self._follow(s, row, loss)
         if loss < 0 or s.num_rows > self.last_rows:
             return replace(s, done=True), ()
         if len(s.first) < _FIRST_ROWS:
@@ -150,8 +161,23 @@ class RoughStartDetector:
         if len(s.over) < self.hold_rows or s.num_rows < self.noise_rows:
             return s, ()
         if rises_above_noise(s.over, base, log_noise(s.recent)):
-            return replace(s, done=True), (self._finding(s, row, base),)
+            s = replace(s, told_row=row.index, base=base)
+            return s, (self._finding(s, row, "open"),)
         return s if over else replace(s, over=()), ()
+
+    def _follow(
+        self, s: RoughStartState, row: Row, loss: float
+    ) -> tuple[RoughStartState, tuple[Finding, ...]]:
+        """Follow a climb that was told, until it is over or stays."""
+        if loss >= s.base:
+            s = replace(s, end_row=row.index, end=row.step)
+        if loss > s.worst:
+            s = replace(s, worst=loss, worst_row=row.index, worst_step=row.step)
+        if median(np.array(s.recent[-self.back_rows :])) < s.base:
+            return replace(s, done=True), (self._finding(s, row, "back"),)
+        if row.index - s.onset_row >= self.timeout_rows:
+            return replace(s, done=True), (self._finding(s, row, "accepted"),)
+        return s, ()
 
     def _climb(
         self, s: RoughStartState, row: Row, loss: float, *, cold: bool, anew: bool
@@ -164,27 +190,29 @@ class RoughStartDetector:
         over = (*s.over[1 - _MOST_OVER :], loss)
         return replace(s, over=over, over_rows=s.over_rows + 1, end_row=row.index, end=row.step)
 
-    def _finding(self, s: RoughStartState, row: Row, base: float) -> Finding:
+    def _finding(self, s: RoughStartState, row: Row, how: str) -> Finding:
+        now = median(np.array(s.recent))
         return Finding(
             detector=f"{self.name}-{'cold' if s.cold else 'warm'}",
-            kind="spike",
+            kind="unrecovered-spike" if how == "accepted" else "spike",
             signal="loss",
-            severity="warning",
+            severity="critical" if how == "accepted" else "warning",
             row=row.index,
             step=row.step,
             onset_row=s.onset_row,
             onset=s.onset,
             peak_row=s.worst_row,
             peak=s.worst_step,
-            end_row=s.end_row,
-            end=s.end,
+            end_row=s.end_row if how == "back" else None,
+            end=s.end if how == "back" else None,
             value=s.worst,
-            expected=base,
-            score=min(99.0, 10 * s.worst / base),
-            closed=True,
+            expected=s.base,
+            score=min(99.0, 10 * s.worst / s.base),
+            closed=how != "open",
             text=(
-                f"loss {base:.4g} → {s.worst:.4g} within the first {s.num_rows} rows, above where"
-                f" it began{', the rate at its peak from the first row' if s.cold else ''}"
+                f"loss {s.base:.4g} → {s.worst:.4g} within the first rows, above where it began"
+                f"{', the rate at its peak from the first row' if s.cold else ''}"
+                f"{f'; at {now:.4g} {row.index - s.onset_row} rows later' * (how == 'accepted')}"
             ),
         )
 

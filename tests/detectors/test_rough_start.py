@@ -1,0 +1,53 @@
+"""`rough_start`: a climb of the first rows is open until the loss is below where it began."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import trimtab
+from trimtab.detectors.offline import all_findings
+from trimtab.signals import derive
+from trimtab.testing.curves import record_of
+
+Floats = NDArray[np.float64]
+
+
+def thrown_up(rows: int, *, tau: float, end: float, seed: int = 0) -> dict[str, Floats]:
+    """A loss of 0.76 that the first update throws up to 3,000, and that falls from there."""
+    t = np.arange(rows, dtype=np.float64)
+    noise = np.exp(0.3 * np.random.default_rng(seed).standard_normal(rows))
+    loss = (end + 3000 * np.exp(-t / tau)) * noise
+    loss[0] = 0.76
+    return {"step": t + 1, "loss": loss, "lr": np.full(rows, 10.0)}
+
+
+@pytest.mark.parametrize(
+    ("rows", "tau", "end", "kind", "closed"),
+    [
+        (100, 60.0, 230.0, "spike", False),
+        (600, 60.0, 230.0, "unrecovered-spike", True),
+        (600, 8.0, 0.4, "spike", True),
+    ],
+    ids=["still-up-at-the-end", "stays-up", "comes-back"],
+)
+def test_a_climb_ends_when_the_loss_is_below_where_it_began(
+    rows: int, tau: float, end: float, kind: str, *, closed: bool
+) -> None:
+    columns = thrown_up(rows, tau=tau, end=end)
+    steps = columns.pop("step")
+    told = [
+        f
+        for f in all_findings(derive(record_of(steps, columns)))
+        if f.detector == "rough-start-cold"
+    ]
+    assert (told[-1].kind, told[-1].closed) == (kind, closed)
+    if kind == "spike" and closed:
+        assert told[-1].end is not None
+        assert 50 < told[-1].end < 90
+
+
+def test_a_loss_that_never_came_back_is_no_recovered_spike() -> None:
+    analysis = trimtab.analyze(thrown_up(600, tau=60.0, end=230.0))
+    first = analysis.incidents[0]
+    assert (first.kind, first.severity) == ("unrecovered-spike", "critical")
+    assert "recovered" not in first.headline.replace("did not recover", "")
