@@ -9,15 +9,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Way", "chance_of_healing", "now_or_later", "told"]
+__all__ = ["WeighedWay", "chance_of_healing", "now_or_later", "told"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Way:
+class WeighedWay:
     """One way to go on.
 
     Example:
-        >>> way = Way(name="LR x 0.5", chance=0.25, then=40, otherwise=240)
+        >>> way = WeighedWay(name="LR x 0.5", chance=0.25, then=40, otherwise=240)
         >>> way.lost, way.text
         (190.0, 'LR x 0.5: 0.25 x 40 + 0.75 x 240 = 190')
     """
@@ -52,14 +52,14 @@ class Way:
         return {**asdict(self), "lost": self.lost}
 
 
-def told(ways: Iterable[Way]) -> str:
+def told(ways: Iterable[WeighedWay]) -> str:
     """Return ways in a line, with what each is expected to cost."""
     return "expected steps lost: " + ", ".join(f"{w.name} {w.lost:.0f}" for w in ways)
 
 
 def now_or_later(
     *, cost: float, wait_steps: float, heals: float, lasted: float, action: str
-) -> tuple[Way, Way]:
+) -> tuple[WeighedWay, WeighedWay]:
     """Return acting now and waiting once more.
 
     What heals takes as long again to come back, and what does not is acted on all the same.
@@ -71,8 +71,8 @@ def now_or_later(
         lasted: Steps for which it lasts.
         action: What acting is.
     """
-    now = Way(name=action, cost=cost)
-    later = Way(name="wait", cost=wait_steps, chance=heals, then=2 * lasted, otherwise=cost)
+    now = WeighedWay(name=action, cost=cost)
+    later = WeighedWay(name="wait", cost=wait_steps, chance=heals, then=2 * lasted, otherwise=cost)
     return now, later
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
-from trimtab.plan.expected_steps import Way, now_or_later, told
+from trimtab.plan.expected_steps import WeighedWay, now_or_later, told
 from trimtab.plan.policy import Policy
 from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER, SettingPutBack, Trial, in_order
 
@@ -275,7 +275,7 @@ def _blocked(s: Situation) -> NextStep | None:
     return None
 
 
-def now_or_wait(s: Situation) -> tuple[Way, Way]:
+def now_or_wait(s: Situation) -> tuple[WeighedWay, WeighedWay]:
     """Return going back now and waiting once more, with the steps that each is expected to cost."""
     first = next(iter(ways(s)), None)
     branch = 0.0 if first is None else (1 - first.chance) * s.branch_steps
@@ -288,7 +288,7 @@ def now_or_wait(s: Situation) -> tuple[Way, Way]:
     )
 
 
-def ways(s: Situation) -> tuple[Way, ...]:
+def ways(s: Situation) -> tuple[WeighedWay, ...]:
     """Return the arms that are left, by the steps that trying each next is expected to cost.
 
     An arm that holds loses what keeping it costs, as a share of what is at stake; one that does not
@@ -298,7 +298,7 @@ def ways(s: Situation) -> tuple[Way, ...]:
     left = [a for a in _arms(s) if any(t.name not in known for t in _trials(s, a))]
     whole = sum(_weight(s, a) for a in left) + _NOTHING
     return tuple(
-        Way(
+        WeighedWay(
             name=arm,
             chance=_weight(s, arm) / whole,
             then=_keeping(s, arm) * s.stake_steps,

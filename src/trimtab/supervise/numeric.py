@@ -20,7 +20,7 @@ from trimtab.analysis.source import account_or_fault
 from trimtab.errors import TrimtabError
 from trimtab.kinds import severity_rank
 from trimtab.monitor.follower import Watcher
-from trimtab.plan.expected_steps import Way, chance_of_healing, now_or_later
+from trimtab.plan.expected_steps import WeighedWay, chance_of_healing, now_or_later
 from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
 from trimtab.record import RunRecord
@@ -92,7 +92,9 @@ class NumericAnswer:
     """Whether the attempt broke, for good, in its first rows: the state that it loaded may be."""
 
 
-def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> tuple[Way, Way]:
+def sum_up(
+    answer: NumericAnswer, policy: Policy, *, lost: float, start: float
+) -> tuple[WeighedWay, WeighedWay]:
     """Return going back now and waiting once more, with the steps that each is expected to cost.
 
     Args:

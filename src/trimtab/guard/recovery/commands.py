@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
-    from trimtab.plan.expected_steps import Way
+    from trimtab.plan.expected_steps import WeighedWay
     from trimtab.plan.trials import SettingPutBack, Trial
 
 __all__ = [
@@ -311,7 +311,7 @@ def decision(step: int, what: str, why: str, evidence: tuple[str, ...] = ()) -> 
     return JournalEvent("decision", step, {"what": what, "why": why, "evidence": list(evidence)})
 
 
-def weighed(step: int, what: str, ways: Sequence[Way], *, because: str = "") -> JournalEvent:
+def weighed(step: int, what: str, ways: Sequence[WeighedWay], *, because: str = "") -> JournalEvent:
     """Return a decision by what ways are expected to cost, with the sum.
 
     Args:

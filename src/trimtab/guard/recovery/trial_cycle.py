@@ -79,7 +79,7 @@ from trimtab.guard.recovery.trial_verdict import (
 )
 from trimtab.guard.recovery.values import settings_of
 from trimtab.kinds import KIND_BY_NAME
-from trimtab.plan.expected_steps import Way, told
+from trimtab.plan.expected_steps import WeighedWay, told
 from trimtab.plan.ladder import (
     CONTROL,
     Commit,
@@ -430,7 +430,7 @@ def _sums(situation: Situation, trial: Trial, step: int) -> tuple[Command, ...]:
     if any(t.held for t in situation.trials):
         return ()
     left = ways(situation)
-    leave = Way(name="leave it", cost=situation.stake_steps)
+    leave = WeighedWay(name="leave it", cost=situation.stake_steps)
     shown = detail(f"{trial.name} next; {told((*left[:3], leave))}")
     asked = is_ordered(situation) or situation.policy.bisect == "always"
     because = "in the order of the policy" if asked else ""
