@@ -1,6 +1,7 @@
 """Rises that the script explains: a rate that comes back, a weight that grows, turns."""
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -132,13 +133,16 @@ def test_what_is_known_is_built_again_from_rows_and_changes() -> None:
 
 
 @pytest.mark.slow
-def test_run_that_is_killed_at_a_turn_is_left_alone_after_the_restart(tmp_path: Path) -> None:
-    """The checkpoint of step 200 knows the turns; a process that forgot them would act on 210."""
-    train(tmp_path, 0, 24, "flat", "phases of 5", until=215)
-    guard = train(tmp_path, 0, 24, "flat", "phases of 5")
-    assert guard.step_number == STEPS
-    assert remedies(guard) == []
-    assert guard._loop._recovery._design._turns.known
+def test_turns_are_known_after_a_kill_and_a_restart(tmp_path: Path) -> None:
+    killed = train(tmp_path / "killed", 0, 24, "flat", "phases of 5", until=215)
+    shutil.copytree(tmp_path / "killed", tmp_path / "again")  # as the kill leaves it
+    killed.close()
+    again = train(tmp_path / "again", 0, 24, "flat", "phases of 5", until=201)
+    design = again._recovery._design  # the checkpoint is that of step 200
+    assert design.changes[0][0] == 1
+    assert design.why(alarm(195))
+    assert not again.actions
+    again.close()
 
 
 @pytest.mark.parametrize("level", [0.3, 1.5])
@@ -253,7 +257,7 @@ SIGNS: dict[str, Callable[[int], float]] = {
 def train(
     run: Path, seed: int, width: int, rate: str, sign: str = "", *, until: int = STEPS
 ) -> Guard:
-    """Train a classifier of noisy labels in act, as if killed after a step."""
+    """Train a classifier of noisy labels in act, and leave it after a step."""
     torch.manual_seed(seed)
     inputs = torch.randn(6000, 16)
     labels = (inputs @ torch.randn(16, 4) + 0.5 * torch.randn(6000, 4)).argmax(1)
@@ -267,7 +271,6 @@ def train(
         scheduler=torch.optim.lr_scheduler.LambdaLR(optimizer, PLANS[rate]),
         data=DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True),
         run=run, mode="act", clip=1.0, steps=STEPS, say=lambda _: None,
-        checkpoint_every_steps=40,
     )  # fmt: skip
     for x, y in guard:
         factor = SIGNS[sign](guard.step_number) if sign else 1.0

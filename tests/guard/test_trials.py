@@ -193,7 +193,9 @@ class Blurred(BitFlip):
 def test_replay_counts_against_the_noise_of_the_job(tmp_path: Path, text: Text) -> None:
     run = tmp_path / "run"
     fault = Blurred(FAULT, 1e-6)
-    o = bisected(short(SOUND), text, run, prepare=fault.prepare, spoil=fault.know)
+    o = bisected(
+        short(SOUND), text, run, prepare=fault.prepare, spoil=fault.know, bisect="when-stuck"
+    )
     decisions = [e.data for e in events_of(run, "decision")]
     measured = [d for d in decisions if d["what"].startswith("measure how far")]
     assert len(measured) == 1  # once in a process
