@@ -10,10 +10,10 @@ of why nothing is learned, of which there are three:
 
 The losses are folded into at most 32 blocks, which grow with the log, so the memory is bounded.
 Flat means that the last quarter of the blocks lies within noise, and within 3 %, of the first. It
-is judged from `min_rows` rows on, from `sure_rows` where the sign is exact, and not while the rate
-still rises to new highs, up to
-`late_rows`; told once, and again if the loss falls after all. ln k is a rule for losses that have a
-natural zero, so a record with a negative loss is not judged by it.
+is judged from `min_rows` rows on, from `sure_rows` where the sign is exact, and not before the rate
+has stood for as long as it rose, up to `late_rows`; told once, and again if the loss falls after
+all. ln k is a rule for losses that have a natural zero, so a record with a negative loss is not
+judged by it.
 
 Blind to a run that learns a little and stops: see `plateau`.
 """
@@ -142,6 +142,8 @@ class NeverLearnsDetector:
     sure_rows: int = 16
     """Enough where every gradient norm or rate is 0, or the level is that of a guess to 0.05 %:
     no learning looks like that. Ours."""
+    unknown_rows: int = 192
+    """For a loss above 9 nats of a rate that is not logged: it may be warmed up. Ours."""
     late_rows: int = 300
     """Rows from which a rate that still rises is no excuse. Ours."""
     last_rows: int = 4096
@@ -226,11 +228,16 @@ class NeverLearnsDetector:
             return "gradient"
         if s.num_rates >= self.sure_rows and s.rate == 0:
             return "rate"
-        rises = s.num_rates > 0 and s.rate_rows < 8 and s.num_rows < self.late_rows
+        # What a warm-up holds back needs as long again to show.
+        ramp = max(s.num_rates - s.rate_rows, 8)
+        rises = s.num_rates > 0 and s.rate_rows < ramp and s.num_rows < self.late_rows
         guessed = None if s.negative or rises else classes_guessed(level, error)
         if guessed is None:
             return ""
-        return "chance" if _is_exact(level, error) or s.num_rows >= self.min_rows else ""
+        enough = self.min_rows
+        if level >= _SURELY_A_GUESS and not s.num_rates:
+            enough = self.unknown_rows
+        return "chance" if _is_exact(level, error) or s.num_rows >= enough else ""
 
     def _follow(
         self, s: NeverLearnsState, row: Row
@@ -251,6 +258,8 @@ class NeverLearnsDetector:
             "rate": "every learning rate is 0",
             "chance": f"as a guess among {classes_guessed(s.level, 0.0)} classes has it",
         }[s.why]
+        if s.why == "chance" and s.level >= _SURELY_A_GUESS:
+            because = "as high as that of an untrained model"
         return Finding(
             detector=f"{self.name}-{s.why}",
             kind="never-learns",
