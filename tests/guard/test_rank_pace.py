@@ -16,7 +16,8 @@ pytestmark = pytest.mark.torch
 
 def told(own: np.ndarray, *, step_s: float = 0.1, data: np.ndarray | None = None) -> list[str]:
     """Return what is told of own times [steps, ranks]; four ranks a host."""
-    pace, found = RankPace(), []
+    pace = RankPace()
+    found: list[str] = []
     for i, times in enumerate(own):
         fetch = np.full(own.shape[1], 0.001) if data is None else data[i]
         shares = (
