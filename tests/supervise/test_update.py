@@ -324,12 +324,14 @@ def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:
         lasted=8,
         heals=0.3,
     )
-    cheap = sum_up(answer, Policy(), lost=10, start=2)
-    assert cheap.go == 12.0
-    assert cheap.wait == pytest.approx(8 + 0.3 * 16 + 0.7 * 12)
-    dear = sum_up(answer, Policy(), lost=10, start=60)
-    assert dear.wait < dear.go
-    assert sum_up(replace(answer, lasted=60), Policy(), lost=62, start=60).go < 8 + 36 + 0.7 * 122
+    now, later = sum_up(answer, Policy(), lost=10, start=2)
+    assert now.lost == 12.0
+    assert later.lost == pytest.approx(8 + 0.3 * 16 + 0.7 * 12)
+    assert later.text == "wait: 8 + 0.30 x 16 + 0.70 x 12 = 21"
+    now, later = sum_up(answer, Policy(), lost=10, start=60)
+    assert later.lost < now.lost
+    now, later = sum_up(replace(answer, lasted=60), Policy(), lost=62, start=60)
+    assert now.lost < later.lost
 
 
 def test_the_pace_is_bounded_whatever_the_length_of_the_run() -> None:

@@ -285,6 +285,10 @@ def _sides_to_json(c: Comparison) -> Mapping[str, object]:
         "to_target": None
         if c.to_target is None
         else {**asdict(c.to_target), "ratio": c.to_target.ratio},
+        "apart": [
+            {"signal": x.signal, "a": x.a, "b": x.b, "since": x.since, "worse": x.worse}
+            for x in c.apart
+        ],
         "first_difference": _first_to_json(c.first_difference),
     }
 

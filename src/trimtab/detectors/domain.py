@@ -11,7 +11,9 @@ One mechanism; what is abnormal is data (`domain_signs`). Of each signal it keep
     sigma   noise of 4 rows, from second differences of the cells: neither trend nor bend counts
 
 A sign is a list of clauses over these numbers (`Clause`): all of one list, one of another and none
-of a third must hold, twice in a row or as often as the sign says. One signal alone is seldom
+of a third must hold, twice in a row or as often as the sign says. In fewer rows than a sign asks
+for, from 24 on, what it tells must also have come at once: a run's first rows fall by themselves.
+One signal alone is seldom
 enough: answers that grow longer while the evaluation rises are learning, while it stands still they
 are not.
 
@@ -23,11 +25,14 @@ the run does not log. Signals logged at few rows (evaluations) have cells of one
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
-from trimtab.detectors.contract import Finding, Row, changed
+import numpy as np
+
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, changed
 from trimtab.signals.robust import MAD_TO_SIGMA
 from trimtab.text import number
 from trimtab.vocabulary import Severity
@@ -40,6 +45,10 @@ _SPARSE = frozenset({"eval_score", "fid", "ema_loss"})
 """Signals of evaluations: few values, each a mean over many samples."""
 _LEAST_PAST = 4
 """Cells of past below which a signal is not judged."""
+_FEWEST_ROWS = 24
+_AT_ONCE_SHARE, _AT_ONCE_SIGMA = 0.5, 12.0
+"""Of the way from the level before, and of the noise, that lies behind the last quarter of a short
+past. Ours."""
 _LONGEST_WAIT_ROWS = 32
 _FLOOR_SHARE = 0.02
 """Smallest noise believed, as a share of the past level."""
@@ -85,7 +94,7 @@ class DomainSign:
         """The signal that is told."""
         return self.all[0].signal
 
-    @property
+    @cached_property
     def signals(self) -> tuple[str, ...]:
         """All signals that its clauses read."""
         clauses = (*self.all, *self.any, *self.unless)
@@ -244,11 +253,14 @@ class DomainDetector:
     @cached_property
     def _mains(self) -> Mapping[int, tuple[int, ...]]:
         """Index of a signal -> the signs that it leads."""
-        places = {name: i for i, name in enumerate(self.signals)}
         return {
-            i: tuple(k for k, sign in enumerate(self.signs) if places[sign.signal] == i)
-            for i in range(len(self.signals))
+            i: tuple(k for k, sign in enumerate(self.signs) if sign.signal == name)
+            for name, i in self._places.items()
         }
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {name: i for i, name in enumerate(self.signals)}
 
     def start(self) -> DomainState:
         """Return the state before any row."""
@@ -257,22 +269,43 @@ class DomainDetector:
 
     def update(self, state: DomainState, row: Row) -> tuple[DomainState, tuple[Finding, ...]]:
         """Judge one row; missing and non-finite values leave their signal as it is."""
-        courses, due = list(state.courses), list[int]()
-        for i, value in enumerate(row.values.tolist()):
-            if not math.isfinite(value):
-                continue
+        courses, told = list(state.courses), list(state.told)
+        logged = [(i, v) for i, v in enumerate(row.values.tolist()) if math.isfinite(v)]
+        found = self._take(courses, told, RowPlace(row.index, row.step), logged)
+        return DomainState(tuple(courses), tuple(told)), tuple(found)
+
+    def update_rows(
+        self, state: DomainState, rows: Rows
+    ) -> tuple[DomainState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; only what was logged needs work."""
+        courses, told = list(state.courses), list(state.told)
+        at, signals = np.nonzero(np.isfinite(rows.values))
+        values = zip(signals.tolist(), rows.values[at, signals].tolist(), strict=True)
+        findings: list[Finding] = []
+        for k, count in zip(*(a.tolist() for a in np.unique(at, return_counts=True)), strict=True):
+            place = RowPlace(int(rows.index[k]), float(rows.step[k]))
+            findings += self._take(courses, told, place, islice(values, count))
+        return DomainState(tuple(courses), tuple(told)), tuple(findings)
+
+    def _take(
+        self,
+        courses: list[Course],
+        told: list[Told],
+        row: RowPlace,
+        logged: Iterable[tuple[int, float]],
+    ) -> list[Finding]:
+        """Judge one row, given as (index of a signal, finite value); the lists become the state."""
+        due: list[int] = []
+        for i, value in logged:
             courses[i] = course = _extended(courses[i], value, row)
-            wait = min(course.width, _LONGEST_WAIT_ROWS)
-            if course.num_rows % wait == 0:
+            if course.num_rows % min(course.width, _LONGEST_WAIT_ROWS) == 0:
                 due += self._mains[i]
-        if not due:
-            return DomainState(tuple(courses), state.told), ()
         levels: dict[str, SignalLevel | None] = {}
-        told, findings = list(state.told), list[Finding]()
+        findings: list[Finding] = []
         for k in due:
             told[k], found = self._check(self.signs[k], told[k], courses, levels, row)
             findings += found
-        return DomainState(tuple(courses), tuple(told)), tuple(findings)
+        return findings
 
     def _check(
         self,
@@ -280,17 +313,24 @@ class DomainDetector:
         told: Told,
         courses: Sequence[Course],
         levels: dict[str, SignalLevel | None],
-        row: Row,
+        row: RowPlace,
     ) -> tuple[Told, list[Finding]]:
+        course = courses[self._places[sign.signal]]
+        if course.num_rows < min(sign.min_rows, _FEWEST_ROWS):
+            return told, []
+        if any(not courses[self._places[c.signal]].num_rows for c in sign.all):
+            return told, []  # it cannot hold, and never did
         for name in sign.signals:
             if name not in levels:
-                levels[name] = _level(courses[self.signals.index(name)])
+                levels[name] = _level(courses[self._places[name]])
         main = levels[sign.signal]
-        course = courses[self.signals.index(sign.signal)]
-        if main is None or course.num_rows < sign.min_rows:
+        if main is None:
             return told, []
         if told.stage:
             return self._follow(sign, told, main, row, holds=_holds(sign, levels))
+        few = course.num_rows < sign.min_rows and not told.num_held
+        if few and not _came_at_once(main, up=sign.way == "up"):
+            return told, []
         if not _holds(sign, levels):
             return (changed(told, num_held=0) if told.num_held else told), []
         # A value of an evaluation is a mean over many samples; two of them are enough.
@@ -312,7 +352,7 @@ class DomainDetector:
         return told, [self._finding(sign, told, row, "open")]
 
     def _follow(
-        self, sign: DomainSign, told: Told, main: SignalLevel, row: Row, *, holds: bool
+        self, sign: DomainSign, told: Told, main: SignalLevel, row: RowPlace, *, holds: bool
     ) -> tuple[Told, list[Finding]]:
         sign_of = 1.0 if sign.way == "up" else -1.0
         half = 0.5 * sign_of * (told.worst - told.before)
@@ -329,7 +369,7 @@ class DomainDetector:
             return changed(told, stage=2), [self._finding(sign, told, row, "lasting")]
         return told, []
 
-    def _finding(self, sign: DomainSign, told: Told, row: Row, how: str) -> Finding:
+    def _finding(self, sign: DomainSign, told: Told, row: RowPlace, how: str) -> Finding:
         ended = how == "back"
         label = sign.signal.replace("_", " ")
         same = told.before == told.worst
@@ -371,15 +411,15 @@ def _holds(sign: DomainSign, levels: Mapping[str, SignalLevel | None]) -> bool:
     )
 
 
-def _extended(c: Course, value: float, row: Row) -> Course:
+def _extended(c: Course, value: float, row: RowPlace) -> Course:
     """Return a course with one more value."""
     first = not c.part and c.num_rows % c.width == 0
     new = changed(
         c,
         num_rows=c.num_rows + 1,
-        recent=(*c.recent, value)[-_RECENT:],
-        recent_rows=(*c.recent_rows, float(row.index))[-_RECENT:],
-        recent_steps=(*c.recent_steps, row.step)[-_RECENT:],
+        recent=(*c.recent[1 - _RECENT :], value),
+        recent_rows=(*c.recent_rows[1 - _RECENT :], float(row.index)),
+        recent_steps=(*c.recent_steps[1 - _RECENT :], row.step),
         part=(*c.part, value),
         part_row=float(row.index) if first else c.part_row,
         part_step=row.step if first else c.part_step,
@@ -443,6 +483,15 @@ def _mean(values: Sequence[float]) -> float:
 def _median(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _came_at_once(level: SignalLevel, *, up: bool) -> bool:
+    """Whether most of a change lies behind the last quarter of the past, far outside the noise."""
+    late = level.past_cells[-max(1, len(level.past_cells) // 4) :]
+    last = _median(sorted(late))
+    change = level.high - last if up else last - level.low
+    way = abs(level.now - _before(level, up=up))
+    return change >= max(_AT_ONCE_SHARE * way, _AT_ONCE_SIGMA * level.sigma)
 
 
 def _before(level: SignalLevel, *, up: bool) -> float:

@@ -13,7 +13,6 @@ from trimtab.supervise.checkpoint_choice import CheckpointChoice
 from trimtab.supervise.ending import AttemptEnd
 from trimtab.supervise.notes import SupervisorNotes
 from trimtab.supervise.numeric import (
-    ExpectedSteps,
     NumericAnswer,
     NumericChange,
     answer_numbers,
@@ -115,8 +114,8 @@ class Responder:
         change = self._change(account.record, answer, target, state, launched)
         if change is not None and change.data and self._is_of_the_state(answer, target, state):
             change = self._change(account.record, answer, target, state, launched, data=False)
-        costs = sum_up(answer, self._policy, lost=target.lost or 0, start=_start_steps(state))
-        if not answer.due and costs.wait <= costs.go:
+        now, later = sum_up(answer, self._policy, lost=target.lost or 0, start=_start_steps(state))
+        if not answer.due and later.lost <= now.lost:
             return None
         forbidden = self._forbidden(change, target, state)
         spent = self._spent(change, target, answer, account.record, state)
@@ -137,7 +136,7 @@ class Responder:
         ask = tuple(c for c in _classes(change, state) if allowed.permission(c) == "ask")
         if ask:
             self._asked_for.add(key)
-        return self._ordered(answer, target, change, costs, state, ask)
+        return self._ordered(answer, target, change, f"{now.text}; {later.text}", state, ask)
 
     def _target(self, answer: NumericAnswer, state: JobState) -> _Target:
         """Choose the checkpoint."""
@@ -265,7 +264,7 @@ class Responder:
         answer: NumericAnswer,
         target: _Target,
         change: NumericChange,
-        costs: ExpectedSteps,
+        costs: str,
         state: JobState,
         ask: tuple[str, ...],
     ) -> Numeric:
@@ -284,10 +283,10 @@ class Responder:
             rate_factor=change.rate_factor,
             other_data=change.data,
             cost_steps=target.lost,
-            sum=costs.text,
+            sum=costs,
         )
         if not ask:
-            self._notes.say(f"{answer.why} · goes {what}; {costs.text}")
+            self._notes.say(f"{answer.why} · goes {what}; expected steps lost: {costs}")
         by_step = answer.axis == "step"
         return Numeric(
             at=time.monotonic(),
