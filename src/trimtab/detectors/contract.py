@@ -120,6 +120,11 @@ class Rows:
         """Return one of them."""
         return Row(int(self.index[k]), float(self.step[k]), self.values[k], self.present[k])
 
+    def part(self, first: int, end: int) -> "Rows":
+        """Return those from the first to before the end."""
+        k = slice(first, end)
+        return Rows(self.index[k], self.step[k], self.values[k], self.present[k])
+
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
