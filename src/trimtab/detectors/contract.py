@@ -324,7 +324,7 @@ def state_to_json(state: object) -> Any:
         return [state_to_json(x) for x in state]
     if isinstance(state, Mapping):
         return {str(k): state_to_json(v) for k, v in state.items()}
-    return state
+    return state_to_json(state.item()) if isinstance(state, np.generic) else state
 
 
 def state_from_json(template: StateT, data: Any) -> StateT:
