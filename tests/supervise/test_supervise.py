@@ -538,3 +538,39 @@ def test_a_folder_whose_files_are_no_checkpoints_is_named(tmp_path: Path) -> Non
     assert "step-10.json, 1 in all" in not_known(tmp_path)
     (tmp_path / "step_10.pt").write_bytes(b"1")
     assert not_known(tmp_path) == ""
+
+
+@pytest.mark.slow
+def test_a_restart_that_began_anew_is_told_with_its_true_start_and_loss(run: Run) -> None:
+    deaf = (sys.executable, "-c", ANEW, str(run.root / "c"), "35")
+    done = run("--checkpoints", str(run.root / "c"), command=deaf)
+    assert b"it began at step 1; the command did not go on from the checkpoint" in done.stderr
+    told = json.loads(trimtab("chronicle", str(run.folder), "--json"))["lineage"]
+    first, second = told["attempts"]
+    assert (second["parent_step"], second["first_step"], second["checkpoint"]) == (0, 1, None)
+    assert first["lost_steps"] == 35
+
+
+@pytest.mark.slow
+def test_a_command_that_is_done_after_a_blow_up_did_not_work(run: Run) -> None:
+    done = run(command=(sys.executable, "-c", ANEW, str(run.root / "c"), "0"))
+    assert done.returncode == 3
+    (incident,) = run.events("incident")
+    assert (incident["severity"], incident["state"]) == ("critical", "open")
+    (attempt,) = json.loads(trimtab("chronicle", str(run.folder), "--json"))["lineage"]["attempts"]
+    assert (attempt["outcome"], attempt["state"]) == ("did not", "stopped")
+
+
+ANEW = """
+import math, os, pathlib, signal, sys, time
+folder, fault = pathlib.Path(sys.argv[1]), int(sys.argv[2])
+folder.mkdir(exist_ok=True)
+for s in range(1, 301 if not fault else 61):
+    time.sleep(0.003)
+    bad = 100 * math.exp((200 - s) / 200) if s > 200 else 0
+    print(f"step {s} loss {2 + math.exp(-s / 50) + 0.01 * math.sin(7.0 * s) + bad:.5f}", flush=True)
+    if s % 10 == 0 and fault:
+        (folder / f"checkpoint-{s}.pt").write_text("x")
+    if s == fault and os.environ["TRIMTAB_ATTEMPT"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""

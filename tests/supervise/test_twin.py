@@ -39,6 +39,29 @@ def test_twin_command_saves_and_looks_in_a_folder_of_its_own(
         assert (own / "latest_checkpointed_iteration.txt").read_text() == "140"
 
 
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ("run_clm.py", "--output_dir=o", "--logging_dir", "real", "--push_to_hub", "True"),
+        ("run_clm_no_trainer.py", "--output_dir", "o", "--push_to_hub", "--logging_dir=real"),
+        ("pretrain_gpt.py", "--save", "c", "--tensorboard-dir", "real", "--wandb-save-dir=real/w"),
+        ("fit.py", "--trainer.callbacks.dirpath", "real", "--trainer.logger.save_dir", "real/l"),
+    ],
+)
+def test_twin_command_keeps_logs_and_uploads_of_the_run_apart(
+    tmp_path: Path, argv: tuple[str, ...]
+) -> None:
+    framework = find_framework(argv)
+    assert framework is not None
+    (tmp_path / "c").write_text("weights")
+    restore = Restore(step=140, path=str(tmp_path / "c"), layout=framework.layouts[0])
+    (tmp_path / "own").mkdir()
+    twin = twin_command(argv, framework, restore, tmp_path / "own")
+    assert not isinstance(twin, str)
+    assert not any("real" in word or "push" in word or word == "True" for word in twin)
+    assert framework.name != "huggingface" or f"{tmp_path}/own/logs" in " ".join(twin)
+
+
 def test_twin_command_says_why_a_command_has_to_stay_untried(tmp_path: Path) -> None:
     restore = Restore(step=1, path="c", layout="files")
     assert "no flag" in twin_command(("python", "t.py"), None, restore, tmp_path)

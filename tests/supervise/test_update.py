@@ -311,6 +311,25 @@ def test_update_leaves_a_restart_whose_twin_does_not_show_the_change() -> None:
         assert commands[-1] == Finish(status=3)
 
 
+def test_update_says_that_a_restart_did_not_go_on_from_its_checkpoint() -> None:
+    state = JobState(phase="running", attempt=2, loaded=(200, "ckpt_200.pt"), position=230.0)
+    row = NewStep(at=1.0, step=24.0, position=24.0, first=1.0)
+    gone_on, (note,) = update(SETTINGS, state, row)
+    assert isinstance(note, WriteDown)
+    assert (note.event, note.data["began_step"]) == ("note", 1.0)
+    assert str(note.data["text"]).startswith("it began at step 1; ")
+    assert "TRIMTAB_RESUME_CHECKPOINT" in str(note.data["text"])
+    assert update(SETTINGS, gone_on, replace(row, step=30.0))[1] == ()
+    for right in (replace(row, first=200.0), replace(row, first=250.0), replace(row, counted=True)):
+        assert update(SETTINGS, state, right)[1] == ()
+    # The same words after a numeric answer, which is stopped for it.
+    proof = Proof(after=200, within=20.0, rate_most=None)
+    stopping, (outcome, *_) = update(SETTINGS, replace(state, proof=proof), row)
+    assert stopping.phase == "stopping"
+    assert isinstance(outcome, WriteDown)
+    assert "it began at step 1; " in str(outcome.data["text"])
+
+
 def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:
     answer = NumericAnswer(
         before=9.0,

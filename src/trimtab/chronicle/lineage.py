@@ -298,6 +298,12 @@ def _opened(events: Sequence[Event], record: RunRecord | None) -> list[_Opened]:
         if event.event == "attempt":
             name = str(event.data.get("number") or event.attempt)
             found[name] = _Opened(name, event.data, known.get(name), event)
+        elif event.attempt in found and isinstance(
+            began := event.data.get("began_step"), float | int
+        ):
+            # It was told to load a checkpoint and did not go on from there.
+            untrue = {"parent_step": max(began - 1, 0), "checkpoint": None}
+            found[event.attempt].data = {**found[event.attempt].data, **untrue}
         elif event.attempt in found and event.event != "note":
             here = found[event.attempt]
             here.last_step = max(here.last_step or 0.0, float(event.step))
@@ -396,7 +402,8 @@ def _guard_outcomes(events: Sequence[Event]) -> dict[str, tuple[Outcome, str]]:
 
 def _ends(events: Sequence[Event], opened: Sequence[_Opened]) -> dict[str, str]:
     last = {o.number for o in opened}
-    return {e.attempt: "done" for e in events if e.event == "end" and e.attempt in last}
+    states = {"end": "done", "gave-up": "stopped"}
+    return {e.attempt: states[e.event] for e in events if e.event in states and e.attempt in last}
 
 
 def _environments(events: Sequence[Event], opened: Sequence[_Opened]) -> dict[str, dict[str, str]]:

@@ -123,7 +123,7 @@ def _one_per_incident(events: Iterable[Event]) -> list[Event]:
 
 def _title(events: Sequence[Event], record: RunRecord | None) -> str:
     start = next((e for e in events if e.event == "start"), None)
-    end = next((e for e in reversed(events) if e.event == "end"), None)
+    end = next((e for e in reversed(events) if e.event in ("end", "gave-up")), None)
     lines = ["# Logbook" + (f" of {md(record.source)}" if record is not None else "")]
     facts = []
     if start is not None and start.data.get("adopted"):
@@ -134,8 +134,11 @@ def _title(events: Sequence[Event], record: RunRecord | None) -> str:
     if events:
         facts.append(f"{_when(events[0])} to {_when(events[-1])} UTC")
     if end is not None:
-        reason = f": {md(end.data['reason'])}" if end.data.get("reason") else ""
-        facts.append(f"ended at step {number(end.data.get('final_step', end.step))}{reason}")
+        told = end.data.get("why" if end.event == "gave-up" else "reason")
+        reason = f": {md(told)}" if told else ""
+        facts.append(
+            f"{'ended' if end.event == 'end' else 'given up'} at step {number(end.data.get('final_step', end.step))}{reason}"
+        )
     elif events:
         facts.append(f"no end is recorded; last event at step {number(events[-1].step)}")
     elif not facts:

@@ -74,6 +74,8 @@ def _launches(path: Path) -> list[_Launch]:
                 if isinstance(settings, dict)
                 else {},
             )
+        elif number in found and (began := _number(event.get("began_step"))) is not None:
+            found[number].parent_step = max(began - 1, 0)  # it did not go on from its checkpoint
         elif event.get("event") in _ENDS and number in found:
             found[number].last_step = _number(event.get("last_step"))
             found[number].open = False

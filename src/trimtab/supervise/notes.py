@@ -74,11 +74,11 @@ class SupervisorNotes:
             return tuple(read_journal(RunDirectory(self.folder).journal)[0])
         return ()
 
-    def write(self, state: JobState, event: str, **data: object) -> None:
+    def write(self, state: JobState, event: str, /, **data: object) -> None:
         """Write an event down at the newest step, where that can be done."""
         self.write_at(0 if state.step is None else int(state.step), state, event, **data)
 
-    def write_at(self, step: int, state: JobState, event: str, **data: object) -> None:
+    def write_at(self, step: int, state: JobState, event: str, /, **data: object) -> None:
         """Write an event down, where that can be done."""
         if self._journal is None:
             return

@@ -37,6 +37,7 @@ __all__ = [
     "find_command",
     "is_alive",
     "is_stopped",
+    "kill_session",
     "members",
     "name_of",
     "reap",
@@ -349,6 +350,23 @@ def terminate(token: str, main: int, *, grace_s: float) -> int:
             " kernel, for a device or a file system; restart the host, or leave it out"
         )
     return killed
+
+
+def kill_session(token: str, main: int) -> None:
+    """Kill what a process of our own started, while the command runs: other orphans are its.
+
+    Args:
+        token: In the environment of that process, as for `spawn`.
+        main: It led a session, and was not waited for, or just now.
+    """
+    for _ in range(3):  # what began between the look and the signal
+        found = {pid for pid, known in _environments() if known.get(TOKEN_NAME) == token}
+        found |= {pid for pid, f in _all_stats() if main in map(int, f[2:4]) and f[0] not in "ZX"}
+        if not found:
+            return
+        _send(sorted(found), signal.SIGKILL)
+        time.sleep(_POLL_S)
+        reap(main)
 
 
 def _send(pids: Sequence[int], signum: int) -> None:

@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +43,8 @@ class Seen:
     """The learning rate, where the log has it."""
     counted: bool = False
     """Whether the step is a count of rows."""
+    first: float | None = None
+    """The first step of the attempt; None: not known."""
 
 
 class OutputProgress:
@@ -56,6 +58,7 @@ class OutputProgress:
         self._began_at = output.num_bytes
         self._last: tuple[float, ...] | None = None
         self._num_rows = 0
+        self._first: float | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="trimtab-", ignore_cleanup_errors=True)
 
     def look(self) -> Seen | None:
@@ -89,7 +92,9 @@ class OutputProgress:
         known = [i for i, row in enumerate(rows) if row == self._last]
         self._num_rows += len(rows) - 1 - known[-1] if known else len(rows)
         self._last = rows[-1]
-        return _seen(record, self._num_rows)
+        if self._first is None and record.axis == "step":
+            self._first = float(record.step[0])
+        return replace(_seen(record, self._num_rows), first=self._first)
 
     def close(self) -> None:
         """Remove what is on disk."""

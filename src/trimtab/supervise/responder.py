@@ -111,12 +111,12 @@ class Responder:
         if answer is None or (broken_only and not answer.lasting):
             return None
         target = self._target(answer, state)
-        change = self._change(account.record, answer, target, state, launched)
-        if change is not None and change.data and self._is_of_the_state(answer, target, state):
-            change = self._change(account.record, answer, target, state, launched, data=False)
         now, later = sum_up(answer, self._policy, lost=target.lost or 0, start=_start_steps(state))
         if not answer.due and later.lost <= now.lost:
             return None
+        change = self._change(account.record, answer, target, state, launched)
+        if change is not None and change.data and self._is_of_the_state(answer, target, state):
+            change = self._change(account.record, answer, target, state, launched, data=False)
         forbidden = self._forbidden(change, target, state)
         spent = self._spent(change, target, answer, account.record, state)
         key = f"{answer.kind} {answer.onset} {state.attempt}"
@@ -199,7 +199,7 @@ class Responder:
 
         Where the rate cannot be changed other data is all there is.
         """
-        if self._read is None or target.restore is None or not answer.due:
+        if self._read is None or target.restore is None:
             return False
         if self._policy.mode != "act":
             return False

@@ -28,12 +28,15 @@ __all__ = [
     "resumed",
     "with_data",
     "with_flag",
+    "with_given",
     "with_rate",
 ]
 
 
 _MAX_FILES = 4096
 _MOST_STATE_BYTES = 1 << 28
+_SAID = ("true", "false", "yes", "no", "1", "0")
+"""Values of a flag that may stand alone."""
 _MOST_SKIPPED = 1000
 """More iterations than that are no window of bad data: the flag would not hold them either."""
 
@@ -69,6 +72,8 @@ class LaunchFlags:
     """File that each save overwrites; empty: saves have files of their own."""
     twin: Mapping[str, str]
     """Flag -> value by which a twin saves to a folder of its own; empty: none is known."""
+    twin_given: Mapping[str, str]
+    """The same for what it writes elsewhere, where the command names the flag; empty: taken out."""
     twin_parent: str
     """Where the checkpoint must lie for it; empty: it is named by its path."""
     twin_files: Mapping[str, str]
@@ -106,6 +111,7 @@ def _frameworks() -> tuple[LaunchFlags, ...]:
             usual_folder=row.get("usual_folder", ""),
             one_file=row.get("one_file", ""),
             twin=row.get("twin", {}),
+            twin_given=row.get("twin_given", {}),
             twin_parent=row.get("twin_parent", ""),
             twin_files=row.get("twin_files", {}),
         )
@@ -359,6 +365,21 @@ def with_flag(argv: Sequence[str], flag: str, value: str, style: str) -> tuple[s
     else:
         words[at + 1 : at + 2] = [value]
     return tuple(words)
+
+
+def with_given(argv: Sequence[str], flag: str, value: str) -> tuple[str, ...]:
+    """Return a command in which a flag that it names has this value; without it where it is empty.
+
+    Example:
+        >>> with_given(("t.py", "--push_to_hub", "True", "x"), "--push_to_hub", "")
+        ('t.py', 'x')
+    """
+    if value:
+        return tuple(argv) if _find(argv, flag) is None else with_flag(argv, flag, value, "space")
+    while (at := _find(argv, flag)) is not None:
+        said = "=" not in argv[at] and "".join(argv[at + 1 : at + 2]).lower() in _SAID
+        argv = (*argv[:at], *argv[at + 1 + said :])
+    return tuple(argv)
 
 
 def _value(argv: Sequence[str], flag: str) -> str:

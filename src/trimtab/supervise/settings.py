@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -112,6 +113,12 @@ class SuperviseSettings:
             raise ConfigError(
                 f"evaluate is {self.evaluate!r}: it needs {{checkpoint}} and {{data}}"
             )
+        try:
+            shlex.split(self.evaluate)
+        except ValueError as error:
+            raise ConfigError(
+                f"evaluate is {self.evaluate!r}, which no shell would take: {error}"
+            ) from error
         hosts: object = self.exclude_hosts
         if not isinstance(hosts, list | tuple) or not all(map(_is_name, hosts)):
             raise ConfigError(f"exclude_hosts is {self.exclude_hosts!r}, expected a list of names")

@@ -155,6 +155,8 @@ class NewStep:
     """The learning rate in force, where the log has it."""
     counted: bool = False
     """Whether the step is a count of rows, since the log names none."""
+    first: float | None = None
+    """The first step that this attempt showed so far; None: not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,7 +179,7 @@ class Ended:
     numeric: "Numeric | None" = None
     """The answer to its numbers, where they ended it and the policy allows to act."""
     broken: str = ""
-    """What its last rows show that is not finite; empty: nothing."""
+    """What its last rows show that is critical and not over; empty: nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,12 @@ import shlex
 import shutil
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from types import FrameType
+from typing import TypeVar
 
 from trimtab.analysis.account import RunAccount
 from trimtab.chronicle.approvals import Mailbox, Said, mailbox_of
@@ -21,7 +22,7 @@ from trimtab.chronicle.journal import as_written
 from trimtab.chronicle.launch import write_launch
 from trimtab.crash.lines import is_finish
 from trimtab.durable import make_folder
-from trimtab.errors import ChronicleError, TrimtabError
+from trimtab.errors import ChronicleError
 from trimtab.monitor.notifier import Alarm
 from trimtab.plan.policy import Policy
 from trimtab.supervise.attempts import AttemptBook
@@ -79,13 +80,14 @@ from trimtab.supervise.streams import Output
 from trimtab.supervise.twin import Tried, try_beside, twin_command
 from trimtab.supervise.two_by_two import TwoByTwo, evaluated, judged
 from trimtab.supervise.update import GAVE_UP_STATUS, update
-from trimtab.text import words
+from trimtab.text import plain, words
 
 __all__ = ["NOT_FOUND_STATUS", "NOT_RUNNABLE_STATUS", "Job", "supervise"]
 
 NOT_FOUND_STATUS = 127
 NOT_RUNNABLE_STATUS = 126
 """As a shell says that there is no such command, and that it may not be run."""
+_T = TypeVar("_T")
 _PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 _FINISH_LINES = 20
 _MOST_NAMED = 8
@@ -173,6 +175,7 @@ class _Supervisor:
             self._read_forward if settings.evaluate else None,
         )
         self._memory, self._leaks = HostMemory(), False
+        self._told: set[str] = set()
         self._tried: set[str] = set()
         """Flags that a twin showed to be taken."""
         self._mailbox = self._open_mailbox()
@@ -202,14 +205,37 @@ class _Supervisor:
         suspect = s.suspect_data
         for name, value in window.items():
             suspect = suspect.replace("{" + name + "}", value)
-        cells = evaluated(
-            s.evaluate,
-            {"before": before.path} | ({} if after is None else {"after": after.path}),
-            {"fixed": s.fixed_data, "window": suspect},
-            within_s=s.evaluate_within_s,
-            aborted=lambda: not self._queue.empty(),
+        read = self._shielded(
+            "evaluate",
+            lambda: evaluated(
+                s.evaluate,
+                {"before": before.path} | ({} if after is None else {"after": after.path}),
+                {"fixed": s.fixed_data, "window": suspect},
+                within_s=s.evaluate_within_s,
+                aborted=lambda: not self._queue.empty(),
+            ),
         )
+        cells, missing = read or ({}, "")
+        if missing:
+            how_many = "not made" if not cells else "not made whole"
+            self._tell_once(f"the forward reading was {how_many}: {missing}")
         return judged(cells) if cells else None
+
+    def _shielded(self, what: str, do: Callable[[], _T]) -> _T | None:
+        """Do what may fail in any way: the command runs, and must not lose its supervisor."""
+        try:
+            return do()
+        except Exception as error:  # noqa: BLE001 - a helper that fails is told, and done without
+            fault = plain(f"{type(error).__name__}: {error}", limit=300)
+            self._tell_once(f"{what} failed ({fault}); it is done without")
+            return None
+
+    def _tell_once(self, text: str) -> None:
+        """Say and write down what was not told before."""
+        if text not in self._told:
+            self._told.add(text)
+            self._notes.say(text)
+            self._notes.write(self._state, "note", author="supervisor", text=text)
 
     def _hear_judge(self) -> None:
         """Tell alarms that are new, and answer what lasts, as far as the policy allows."""
@@ -223,7 +249,8 @@ class _Supervisor:
                 at = time.monotonic()
                 self._take(Answered(at=at, id=waiting.id, answer="withdrawn", why=gone))
             return
-        numeric = self._responder.answer(judged.account, self._state)
+        account = judged.account
+        numeric = self._shielded("the answer", lambda: self._responder.answer(account, self._state))
         if self._responder.held:
             self._responder.held = False
             self._take(AnswerHeld(at=time.monotonic()))
@@ -336,6 +363,7 @@ class _Supervisor:
                         position=place.position,
                         rate=place.rate,
                         counted=place.counted,
+                        first=place.first,
                     )
                 )
 
@@ -426,29 +454,14 @@ class _Supervisor:
         start_s = (state.pace.first_at or math.inf) - state.pace.started
         own = self._job.folder / "twin"
         shutil.rmtree(own, ignore_errors=True)
-        try:
-            make_folder(own)
-            twin = twin_command(argv, self._framework, restore, own)
-            if start_s > within:
-                twin = f"a start took {start_s:.0f} s, more than twin_within_s = {within:g}"
-            if isinstance(twin, str) or restore is None:
-                self._say_once(f"the changed command is not tried beside: {twin}")
-                return True
-            tried = try_beside(
-                twin,
-                own,
-                parent=Path(restore.path),
-                environment=environment,
-                limit_s=max(3 * start_s, 10.0),
-                grace_s=self._settings.stop_grace_s,
-                aborted=lambda: not self._queue.empty(),
-            )
-        except (OSError, TrimtabError) as error:
-            tried = Tried(unseen=str(error))
-        finally:
-            shutil.rmtree(own, ignore_errors=True)
-        if tried.unseen or restore is None:
-            self._notes.say(f"the changed command was tried beside, and {tried.unseen}")
+        tried = self._shielded(
+            "the changed command tried beside",
+            lambda: self._twin(argv, restore, environment, own, start_s),
+        )
+        shutil.rmtree(own, ignore_errors=True)
+        if tried is None or tried.unseen or restore is None:
+            if tried is not None:
+                self._say_once(tried.unseen)
             return True
         self._tried |= set(flags)
         seen = tried.first
@@ -464,6 +477,34 @@ class _Supervisor:
             )
         )
         return self._state.phase != "done"
+
+    def _twin(
+        self,
+        argv: tuple[str, ...],
+        restore: Restore | None,
+        environment: dict[str, str],
+        own: Path,
+        start_s: float,
+    ) -> Tried:
+        within = self._settings.twin_within_s
+        make_folder(own)
+        twin = twin_command(argv, self._framework, restore, own)
+        if start_s > within:
+            twin = f"a start took {start_s:.0f} s, more than twin_within_s = {within:g}"
+        if isinstance(twin, str) or restore is None:
+            return Tried(unseen=f"the changed command is not tried beside: {twin}")
+        tried = try_beside(
+            twin,
+            own,
+            parent=Path(restore.path),
+            environment=environment,
+            limit_s=max(3 * start_s, 10.0),
+            grace_s=self._settings.stop_grace_s,
+            aborted=lambda: not self._queue.empty(),
+        )
+        if not tried.unseen:
+            return tried
+        return Tried(unseen=f"the changed command was tried beside, and {tried.unseen}")
 
     def _record_launch(self) -> None:
         """Write down the command, the machine and the code; again where they changed since."""
@@ -623,15 +664,37 @@ class _Supervisor:
         event = replace(event, at=time.monotonic(), ending=ending)
         if account is None or ours or not (done or ending.who == "numeric"):
             return event
-        # Done with weights that are not finite is not done.
+        # Done in broken numbers is not done.
         numeric = self._numeric_end(account, done=done)
         last = answer_numbers(account, self._policy, ended=True) if done else None
-        broken = last.why if last is not None and last.lasting else ""
+        broken = last.why if last is not None and last.severe else ""
+        if done:
+            self._record_open(account)
         return replace(event, numeric=numeric, broken=broken)
+
+    def _record_open(self, account: RunAccount) -> None:
+        """Write down what is not over where the command is done: no later look tells it."""
+        record = account.record
+        for told in account.incidents:
+            found = told.incident
+            own = found.attempt == record.attempts[int(record.attempt[-1])].number
+            if own and found.end_row is None and told.is_open_alarm:
+                self._notes.write(
+                    self._state,
+                    "incident",
+                    state="open",
+                    kind=found.kind,
+                    severity=told.severity,
+                    onset=found.onset,
+                    precursor=found.precursor,
+                    headline=told.headline,
+                )
 
     def _numeric_end(self, account: RunAccount, *, done: bool) -> Numeric | None:
         """Return the answer to the numbers of a command that ended by itself."""
-        numeric = self._responder.answer(account, self._state, broken_only=done)
+        numeric = self._shielded(
+            "the answer", lambda: self._responder.answer(account, self._state, broken_only=done)
+        )
         if numeric is not None and numeric.ask:
             text = f"{numeric.what}: not done, a person must allow it; the command has ended"
             self._notes.say(text)

@@ -25,7 +25,7 @@ from trimtab.record import RunRecord
 from trimtab.supervise.ending import ending_of
 from trimtab.supervise.processes import FOLDER_NAME, TOKEN_NAME, terminate
 from trimtab.supervise.progress import Seen
-from trimtab.supervise.resume import LaunchFlags, Restore, with_flag
+from trimtab.supervise.resume import LaunchFlags, Restore, with_flag, with_given
 
 __all__ = ["Tried", "try_beside", "twin_command"]
 
@@ -67,6 +67,8 @@ def twin_command(
     told = {"own": str(own), "name": parent.name, "step": str(restore.step)}
     for flag, template in framework.twin.items():
         argv = with_flag(argv, flag, template.format(**told), framework.style)
+    for flag, template in framework.twin_given.items():
+        argv = with_given(argv, flag, template.format(**told))
     if framework.twin_parent:
         place = Path(framework.twin_parent.format(**told))
         make_folder(place.parent)

@@ -99,21 +99,47 @@ def _row(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, ...]
     """A step that no attempt before reached is progress: the budget is whole again."""
     if state.proof is not None and state.phase == "running":
         return _proven(state, event)
+    told = _began_elsewhere(state, event) if state.step is None else ()
     new = state.position is None or event.position > state.position
     state = replace(
         state, step=event.step, pace=state.pace.moved(event.at, event.step), rate=event.rate
     )
     if new:
         state = replace(state, position=event.position, failures=0, same="", hangs=0)
-    return state, ()
+    return state, told
+
+
+def _began(event: NewStep) -> float | None:
+    """Return the first step of an attempt; None where the log names none."""
+    return None if event.counted else event.step if event.first is None else event.first
+
+
+def _began_elsewhere(state: JobState, event: NewStep) -> tuple[Command, ...]:
+    """Say that an attempt does not go on from what it was told to load, and where it began."""
+    began = _began(event)
+    if state.loaded is None or began is None or began >= state.loaded[0]:
+        return ()
+    text = _not_loaded(began, state.loaded[0])
+    data = {"author": "supervisor", "text": text, "began_step": began}
+    return (WriteDown(event="note", data=data),)
+
+
+def _not_loaded(began: float, after: int) -> str:
+    return (
+        f"it began at step {number(began)}; the command did not go on from the checkpoint of step"
+        f" {after}, which a script of one's own reads from TRIMTAB_RESUME_CHECKPOINT"
+    )
 
 
 def _proven(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, ...]]:
     """Compare the first row after a change with what was asked; stop where it is not in force."""
     proof = state.proof
     assert proof is not None
-    wrong = _wrong(proof, None if event.counted else event.step, event.rate)
+    began = _began(event)
+    wrong = _wrong(proof, began, event.rate)
     shown: dict[str, object] = {"start_step": event.step, "rate": event.rate}
+    if began is not None and proof.after is not None and began < proof.after:
+        shown["began_step"] = began
     shown |= {"rate_most": proof.rate_most, "remedy": "restore"}
     state = replace(state, proof=None)
     if not wrong:
@@ -149,7 +175,9 @@ def _wrong(proof: Proof, step: float | None, rate: float | None) -> str:
     """Return what a first row shows that was not asked for; empty: it is as asked."""
     after = proof.after
     # A script after nanoGPT's saves before the update of a step, and begins with that one again.
-    if step is not None and after is not None and not after <= step <= after + proof.within:
+    if step is not None and after is not None and step < after:
+        return _not_loaded(step, after)
+    if step is not None and after is not None and step > after + proof.within:
         return f"it goes on at step {number(step)}, not after the checkpoint of step {after}"
     if proof.rate_most is not None and rate is not None and rate > proof.rate_most:
         return f"its rate is {number(rate)}, expected at most {number(proof.rate_most)}"
@@ -400,7 +428,7 @@ def _ended(
         return _gave_up(state, event.numeric.ending, event.numeric.gives_up)
     if event.numeric is None and event.broken:
         broken = AttemptEnd(crash_class="numeric", who="numeric", why=event.broken)
-        return _gave_up(state, broken, "the command is done, and its numbers are not finite")
+        return _gave_up(state, broken, "the command is done, and this is not over")
     if event.numeric is not None:
         state, ending = _changed(state, event.numeric), event.numeric.ending
     if event.numeric is not None or (ours is not None and ours.crash_class == "numeric"):
