@@ -11,7 +11,7 @@ import gc
 import statistics
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,17 +19,13 @@ import torch
 import torch.distributed as dist
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, DistributedSampler
 
-from benchmarks.state_cost import SIZES
+from benchmarks.state_cost import SIZES, parts_of_size
 from trimtab.guard import Guard
 from trimtab.guard.state.state_copy import state_bytes
 from trimtab.lab.model import next_token_loss
 from trimtab.lab.ranks import on_ranks
-from trimtab.lab.scenarios import Scenario
-from trimtab.lab.text import load_text
-from trimtab.lab.train import build
-from trimtab.plan.guard_costs import GIB, GuardLoad, guard_cost
+from trimtab.plan.guard_costs import GIB, GuardCost, GuardLoad, guard_cost
 from trimtab.plan.policy import Policy
 
 if TYPE_CHECKING:
@@ -114,60 +110,25 @@ def measure_plan(case: Case) -> dict[str, Any]:
 
 def _measure(given: dict[str, Any], folder: str) -> dict[str, Any]:
     case = Case(**given)
-    model, batch_size = SIZES[case.size]
-    scenario = Scenario(
-        name="bench",
-        title="",
-        expect="untouched",
-        expected_minutes=1.0,
-        model=model,
-        batch_size=batch_size,
-        warmup_steps=10,
-        steps=10_000,
-    )
-    parts = build(scenario, 0, load_text(None))
+    parts, loader = parts_of_size(case.size)
     net: Any = parts.model
     if case.frozen:
         kept = [p for n, p in net.named_parameters() if "norm" in n or ".0." in n]
         for p in net.parameters():
             p.requires_grad_(any(p is q for q in kept))
     shared = dist.is_initialized()
-    loader: Any = parts.loader
-    if shared:
-        loader = DataLoader(
-            loader.dataset, batch_size=batch_size, sampler=DistributedSampler(loader.dataset)
-        )
     if case.layout == "fsdp":
         net = fully_shard(net)
     elif shared:
         net = DistributedDataParallel(net)
-    counts = [p.numel() for p in parts.model.parameters()]
-    trained = [p.numel() for p in parts.model.parameters() if p.requires_grad]
-    load = GuardLoad(
-        params=sum(counts),
-        optimizer=case.optimizer,
-        world=case.ranks,
-        sharded=case.layout == "fsdp",
-        trainable=sum(trained) / sum(counts),
-        frozen_bytes=4,
-        layers=model.num_layers,
-        snapshot_every=_EVERY,
-        copy_gb_s=_copy_speed(),
-    )
-    plan = guard_cost(load)
-    room_gib = 0.0
-    if case.room is not None:
-        limit = plan.held_once + case.room * plan.snapshot
-        room_gib = limit / GIB
-        here = min(load.ranks_per_host, load.world)
-        free = limit * here / load.snapshot_share / GIB
-        plan = guard_cost(GuardLoad(**{**asdict(load), "host_free_gib": free}))
+    load = _load_of(case, list(parts.model.parameters()))
+    plan, room_gib = _plan_of(load, case.room)
     guard = Guard(
         net,
         _optimizers(case, net),
         data=loader,
         clip=1.0,
-        steps=10_000,
+        steps=parts.scenario.steps,
         run=Path(folder) / "run",
         say=lambda _line: None,
         policy=Policy(
@@ -207,16 +168,6 @@ def _measure(given: dict[str, Any], folder: str) -> dict[str, Any]:
     saved = max((Path(folder) / "run" / "checkpoints").glob("step-*"))
     on_disk = sum(f.stat().st_size for f in (saved / "tensors").rglob("*") if f.is_file())
     guard.close()
-    planned = {
-        "snapshot": plan.snapshot,
-        "held_once": plan.held_once,
-        "kept": plan.kept,
-        # the ring holds one more only while a new one is taken
-        "memory": min(plan.kept, load.snapshots) * plan.snapshot + plan.held_once,
-        "checkpoint": plan.checkpoint,
-        "sent_per_step": plan.sent_per_step,
-        "snapshot_seconds": plan.snapshot_seconds,
-    }
     measured = {
         "snapshot": own,
         "held_once": state_bytes(once),
@@ -226,7 +177,53 @@ def _measure(given: dict[str, Any], folder: str) -> dict[str, Any]:
         "sent_per_step": sent_per_step,
         "snapshot_seconds": statistics.median(seconds),
     }
-    return {"case": given, "params": sum(counts), "plan": planned, "measured": measured}
+    return {
+        "case": given,
+        "params": load.params,
+        "plan": _printed(plan, load),
+        "measured": measured,
+    }
+
+
+def _load_of(case: Case, parameters: list[torch.nn.Parameter]) -> GuardLoad:
+    """Return a case as the planner takes it."""
+    params = sum(p.numel() for p in parameters)
+    return GuardLoad(
+        params=params,
+        optimizer=case.optimizer,
+        world=case.ranks,
+        sharded=case.layout == "fsdp",
+        trainable=sum(p.numel() for p in parameters if p.requires_grad) / params,
+        frozen_bytes=4,
+        layers=SIZES[case.size][0].num_layers,
+        snapshot_every=_EVERY,
+        copy_gb_s=_copy_speed(),
+    )
+
+
+def _plan_of(load: GuardLoad, room: float | None) -> tuple[GuardCost, float]:
+    """Return the plan, and the budget that leaves room for so many snapshots, GiB; 0: none."""
+    plan = guard_cost(load)
+    if room is None:
+        return plan, 0.0
+    limit = plan.held_once + room * plan.snapshot
+    here = min(load.ranks_per_host, load.world)
+    free = limit * here / load.snapshot_share / GIB
+    return guard_cost(replace(load, host_free_gib=free)), limit / GIB
+
+
+def _printed(plan: GuardCost, load: GuardLoad) -> dict[str, float]:
+    """Return the figures of a plan that are measured, too."""
+    return {
+        "snapshot": plan.snapshot,
+        "held_once": plan.held_once,
+        "kept": plan.kept,
+        # the ring holds one more only while a new one is taken
+        "memory": min(plan.kept, load.snapshots) * plan.snapshot + plan.held_once,
+        "checkpoint": plan.checkpoint,
+        "sent_per_step": plan.sent_per_step,
+        "snapshot_seconds": plan.snapshot_seconds,
+    }
 
 
 def _optimizers(case: Case, net: Any) -> Any:

@@ -25,13 +25,13 @@ from trimtab.lab.model import next_token_loss
 from trimtab.lab.ranks import on_ranks
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import load_text
-from trimtab.lab.train import build
+from trimtab.lab.train import Parts, build
 from trimtab.plan.policy import Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["SIZES", "StateCost", "measure_state", "run_state_bench"]
+__all__ = ["SIZES", "StateCost", "measure_state", "parts_of_size", "run_state_bench"]
 
 _WARM_UP_STEPS = 4
 
@@ -110,7 +110,8 @@ def measure_state(size: str, *, ranks: int = 1, rounds: int = 5) -> StateCost:
         return cost
 
 
-def _measure(size: str, rounds: int, folder: str) -> StateCost:
+def parts_of_size(size: str) -> tuple[Parts, Any]:
+    """Return what trains a model of a size, and its loader, which shares the data among ranks."""
     model, batch_size = SIZES[size]
     scenario = Scenario(
         name="bench",
@@ -123,19 +124,24 @@ def _measure(size: str, rounds: int, folder: str) -> StateCost:
         steps=10_000,
     )
     parts = build(scenario, 0, load_text(None))
-    shared = dist.is_initialized()
     loader: Any = parts.loader
-    if shared:
+    if dist.is_initialized():
         sampler: DistributedSampler[Any] = DistributedSampler(loader.dataset)
         loader = DataLoader(loader.dataset, batch_size=batch_size, sampler=sampler)
+    return parts, loader
+
+
+def _measure(size: str, rounds: int, folder: str) -> StateCost:
+    parts, loader = parts_of_size(size)
+    shared = dist.is_initialized()
     net: Any = DistributedDataParallel(parts.model) if shared else parts.model
     guard = Guard(
         net,
         parts.optimizer,
         data=loader,
         scheduler=parts.scheduler,
-        clip=scenario.clip_norm,
-        steps=scenario.steps,
+        clip=parts.scenario.clip_norm,
+        steps=parts.scenario.steps,
         run=Path(folder) / "run",
         say=lambda _line: None,
         policy=Policy(

@@ -60,11 +60,15 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "eval_score",
         "points of the evaluation",
         "down",
-        "Reward or accuracy on held-out prompts.",
+        "Reward, accuracy or another score of held-out data that is better when higher.",
         "eval_score|eval/score|eval/reward|eval_reward|eval/accuracy|eval_accuracy|"
         "eval/mean_reward|val/reward|val/test_score|val/score|val/accuracy|val_accuracy|"
         "test/accuracy|test/reward|validation/accuracy|validation/reward|validation/score|"
-        "val-core/acc|val-core/reward|eval/pass@1|eval/avg@k|eval_rewards/accuracies",
+        "val-core/acc|val-core/reward|eval/pass@1|eval/avg@k|eval_rewards/accuracies|val/acc|"
+        "val_acc|valid/acc|valid_acc|valid/accuracy|valid_accuracy|validation/acc|validation_acc|"
+        "validation_accuracy|eval/acc|eval_acc|test/acc|test_acc|test_accuracy|val/acc1|val_acc1|"
+        "val/top1|val_top1|eval/top1|eval_top1|test/top1|val/f1|val_f1|eval/f1|eval_f1|val/auc|"
+        "val_auc|eval/auc|eval_auc",
     ),
     DomainWord(
         "rl",

@@ -180,3 +180,21 @@ def test_what_trimtab_derives_is_not_said_to_miss_samples(tmp_path: Path) -> Non
     log.write_text("\n".join(rows))
     told = [f for a in trimtab.analyze(log).incidents for f in a.incident.findings]
     assert not [f.text for f in told if f.signal == "loss_step_std"]
+
+
+def test_a_gradient_norm_that_becomes_exactly_0_is_an_alarm() -> None:
+    rng = np.random.default_rng(0)
+    norm = np.exp(0.3 * rng.standard_normal(300))
+    norm[200:] = 0.0
+    columns = {"step": np.arange(300.0), "loss": 2 + 0.1 * rng.standard_normal(300)}
+    analysis = trimtab.analyze({**columns, "grad_norm": norm, "lr": np.full(300, 1e-3)})
+    assert [(i.onset, i.severity) for i in analysis.incidents] == [(200.0, "warning")]
+    assert analysis.incidents[0].causes[0].cause == "no-gradient"
+
+
+@pytest.mark.parametrize(("gamma", "told"), [(0.3, True), (0.8, False)])
+def test_a_rate_that_decays_to_next_to_nothing_is_an_alarm(gamma: float, *, told: bool) -> None:
+    rows = np.arange(900)
+    loss = 0.7 + np.exp(-rows / 60) + 0.1 * np.random.default_rng(0).standard_normal(900)
+    analysis = trimtab.analyze({"step": rows, "loss": loss, "lr": 3e-3 * gamma ** (rows // 30)})
+    assert ("rate-at-zero" in {i.causes[0].cause for i in analysis.incidents if i.causes}) is told

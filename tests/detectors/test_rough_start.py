@@ -42,7 +42,8 @@ def test_a_climb_ends_when_the_loss_is_below_where_it_began(
     ]
     assert (told[-1].kind, told[-1].closed) == (kind, closed)
     if kind == "spike" and closed:
-        assert told[-1].end is not None and 50 < told[-1].end < 90
+        assert told[-1].end is not None
+        assert 50 < told[-1].end < 90
 
 
 def test_a_loss_that_never_came_back_is_no_recovered_spike() -> None:

@@ -305,6 +305,8 @@ def test_a_clean_replay_alone_is_no_hardware_fault() -> None:
     assert once.share("hardware-fault") < 0.3
     blurred = dataclasses.replace(clean, bitwise=False)
     assert diagnose(record, found, trials=[blurred]).share("hardware-fault") < 0.05
+    measured = diagnose(record, found, trials=[dataclasses.replace(blurred, beyond_noise=True)])
+    assert measured.top.cause == "happened-once"
 
 
 # -- the table -------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """Rises that the script explains: a rate that comes back, a weight that grows, turns."""
 
 import math
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from trimtab.guard.recovery.state import RecoveryState
 from trimtab.guard.step.loss_terms import terms_of
 from trimtab.plan.policy import Policy
 from trimtab.plan.trials import SettingPutBack
+from trimtab.record import RecordBuilder
 
 pytestmark = pytest.mark.torch
 
@@ -109,6 +111,38 @@ def test_rise_at_a_restart_is_an_alarm_after_all_where_the_loss_does_not_come_ba
         design.take_row(t, 1 + rise(t) + 0.02 * rng.normal(), restarts(t))
         found += design.failed(t)
     assert bool(found) is fails
+
+
+def test_what_is_known_is_built_again_from_rows_and_changes() -> None:
+    record = RecordBuilder("", "test")
+    turns = [(t, (-0.5,) if t > 100 and t // 5 % 2 else (1.0, 2e-3 * t), 0) for t in range(1, 203)]
+    rng, design = np.random.default_rng(0), ByDesign()
+    for t, terms, trained in turns:
+        loss = 1 + 3 * math.exp(-t / 30) + 0.02 * rng.normal()
+        design.see_step(t, terms, trained)
+        design.take_row(t, loss, restarts(t))
+        record.add(t, {"loss": loss, "lr": restarts(t)})
+    record.add(203, {"loss": 99.0})  # given up at the restart
+    again = ByDesign.of_rows(record.build(), list(design.changes), until=202)
+    assert again.changes == design.changes
+    for onset in (101, 150, 180, 201):
+        for kind in ("spike", "loss-count"):
+            told = alarm(onset, kind, "spike" if kind == "spike" else kind)
+            assert again.why(told) == design.why(told)
+    assert again.why(alarm(201))
+
+
+@pytest.mark.slow
+def test_turns_are_known_after_a_kill_and_a_restart(tmp_path: Path) -> None:
+    killed = train(tmp_path / "killed", 0, 24, "flat", "phases of 5", until=215)
+    shutil.copytree(tmp_path / "killed", tmp_path / "again")  # as the kill leaves it
+    killed.close()
+    again = train(tmp_path / "again", 0, 24, "flat", "phases of 5", until=201)
+    design = again._recovery._design  # the checkpoint is that of step 200
+    assert design.changes[0][0] == 1
+    assert design.why(alarm(195))
+    assert not again.actions
+    again.close()
 
 
 @pytest.mark.parametrize("level", [0.3, 1.5])
@@ -220,8 +254,10 @@ SIGNS: dict[str, Callable[[int], float]] = {
 }
 
 
-def train(run: Path, seed: int, width: int, rate: str, sign: str = "") -> list[str]:
-    """Train a classifier of noisy labels in act; return what was done."""
+def train(
+    run: Path, seed: int, width: int, rate: str, sign: str = "", *, until: int = STEPS
+) -> Guard:
+    """Train a classifier of noisy labels in act, and leave it after a step."""
     torch.manual_seed(seed)
     inputs = torch.randn(6000, 16)
     labels = (inputs @ torch.randn(16, 4) + 0.5 * torch.randn(6000, 4)).argmax(1)
@@ -240,6 +276,12 @@ def train(run: Path, seed: int, width: int, rate: str, sign: str = "") -> list[s
         factor = SIGNS[sign](guard.step_number) if sign else 1.0
         guard.backward(factor * nn.functional.cross_entropy(model(x), y))
         guard.step()
+        if guard.step_number >= until:
+            break
+    return guard
+
+
+def remedies(guard: Guard) -> list[str]:
     return [str(a["remedy"]) for a in guard.actions]
 
 
@@ -248,12 +290,12 @@ def train(run: Path, seed: int, width: int, rate: str, sign: str = "") -> list[s
 def test_run_is_left_alone_at_restarts_and_turns_and_not_at_ten_times_the_rate(
     tmp_path: Path, seed: int, width: int
 ) -> None:
-    assert train(tmp_path / "restarts", seed, width, "restarts") == []
+    assert remedies(train(tmp_path / "restarts", seed, width, "restarts")) == []
     for sign in SIGNS:
         run = tmp_path / sign
-        assert train(run, seed, width, "flat", sign) == []
+        assert remedies(train(run, seed, width, "flat", sign)) == []
         assert not [e for e in events_of(run, "attempt") if e.data["why"] != "start"]
-    assert "roll-back+lower-lr" in train(tmp_path / "x10", seed, width, "x10")
+    assert "roll-back+lower-lr" in remedies(train(tmp_path / "x10", seed, width, "x10"))
 
 
 CHANGED = SettingPutBack(

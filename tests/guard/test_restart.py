@@ -206,6 +206,14 @@ def test_rows_that_make_no_sense_are_told_of(broken_run: Run) -> None:
     assert any("the rows so far cannot be taken in" in line for line in said)
 
 
+def test_rows_that_a_power_cut_took_are_no_fault_of_the_guard(broken_run: Run) -> None:
+    run, said = broken_run(), list[str]()
+    (run / "signals" / "1.0.jsonl").write_text("")
+    assert start(run, say=said.append) == 20
+    assert not [line for line in said if "a fault of its own" in line]
+    assert not events_of(run, "fault")
+
+
 def test_a_journal_that_is_gone_beside_its_samples_refuses_step_0(broken_run: Run) -> None:
     run = broken_run(until=5)
     (run / "journal.jsonl").unlink()

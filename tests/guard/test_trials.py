@@ -1,6 +1,7 @@
 """Branches that separate causes, on real training: what each fault looks like in the table."""
 
 import dataclasses
+import random
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from tests.guard.small_lab import SOUND, Outcome, bad_data, bad_lr, guarded
 from tests.guard.tiny import events_of, rows_of
 from trimtab.cli import main
 from trimtab.guard import Guard
+from trimtab.guard.recovery.values import JobNoise
 from trimtab.lab.scenarios import Scenario
 from trimtab.lab.text import Text
 from trimtab.lab.train import Parts
@@ -171,6 +173,42 @@ def test_a_flipped_bit_does_not_come_back_and_nothing_is_changed(
     assert first["confidence"] < 0.9
     clean = bisected(short(SOUND), text, tmp_path / "clean")
     assert o.validation == clean.validation  # bit for bit as if it had not happened
+
+
+class Blurred(BitFlip):
+    """The same in a job that repeats no step: its weights are shaken from outside of all states."""
+
+    def __init__(self, step: int, size: float) -> None:
+        super().__init__(step)
+        self.size, self.dice = size, random.SystemRandom()
+
+    def flip(self, module: torch.nn.Module, inputs: Any) -> None:
+        super().flip(module, inputs)
+        with torch.no_grad():
+            bias = module.get_parameter("blocks.0.up.weight")
+            bias.add_(self.size * self.dice.random())
+
+
+@pytest.mark.slow
+def test_replay_counts_against_the_noise_of_the_job(tmp_path: Path, text: Text) -> None:
+    run = tmp_path / "run"
+    fault = Blurred(FAULT, 1e-6)
+    o = bisected(
+        short(SOUND), text, run, prepare=fault.prepare, spoil=fault.know, bisect="when-stuck"
+    )
+    decisions = [e.data for e in events_of(run, "decision")]
+    measured = [d for d in decisions if d["what"].startswith("measure how far")]
+    assert len(measured) == 1  # once in a process
+    assert measured[0]["why"].startswith("3 replays of")
+    assert measured[0]["why"].endswith("far less than the trouble")
+    assert table_of(run)["suspect"] == "transient"
+    assert remedies(o) == ["roll-back"]
+    noise = JobNoise(spread=1e-3, apart=0.5)  # what is gone back to is not the whole state
+    assert [noise.is_far_below(size) for size in (1.0, 5.0)] == [False, True]
+    tried = next(d for d in decisions if d["what"] == "try as it was")
+    assert tried["why"].startswith("expected steps lost: ")
+    assert {"name", "chance", "otherwise", "lost"} <= tried["sum"][0].keys()
+    assert tried["sum"][-1]["name"] == "leave it"
 
 
 @pytest.mark.covers("S70")

@@ -11,7 +11,7 @@ import pytest
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.errors import ConfigError, PlanError
 from trimtab.plan.effects import effect_of
-from trimtab.plan.ladder import Commit, GiveUp, GoBack, NextStep, Situation, next_step
+from trimtab.plan.ladder import Commit, GiveUp, GoBack, NextStep, Situation, Wait, next_step, ways
 from trimtab.plan.memory import prefer, remedy_of, what_worked
 from trimtab.plan.plan import Plan
 from trimtab.plan.policy import Policy
@@ -85,22 +85,57 @@ def test_a_replay_comes_first_where_neither_data_nor_rate_is_suspected() -> None
     assert tried == ["lower-lr", "other-data+lower-lr"]
 
 
-def test_when_the_cheap_path_fails_the_rest_is_tried_in_the_policys_order() -> None:
+def test_when_the_cheap_path_fails_the_rest_is_tried_by_expected_steps() -> None:
     tried, step = play(situation(low_precision="bf16"), lambda t: False)
     assert list(dict.fromkeys(tried)) == [
         "replay",
         "lower-lr",
         "other-data",
-        "fp32",
         "other-state",
         "lower-clip",
         "adam-beta2",
+        "fp32",  # keeping it costs four fifths of what it recovers
         "adam-eps",
         "optimizer-reset",
     ]
     assert isinstance(step, GoBack | GiveUp)
     never = situation(policy=Policy(mode="act", bisect="never"))
     assert set(play(never, lambda t: False)[0]) == {"other-data", "lower-lr"}
+
+
+def test_branch_that_is_expected_to_cost_more_than_the_trouble_is_not_tried() -> None:
+    near_end = situation(stake_steps=60, branch_steps=48)
+    tried, _ = play(near_end, lambda t: False)
+    assert tried[0] == "replay"  # having gone back, one is always tried
+    assert "optimizer-reset" not in tried
+    for way in ways(near_end):
+        assert way.lost == pytest.approx(
+            60 + 48 - way.chance * (60 + 48 - way.then)  # chance x steps recovered - cost
+        )
+    own = Policy(mode="act", arms=("optimizer-reset", "adam-eps"))
+    assert play(dataclasses.replace(near_end, policy=own), lambda t: False)[0] == list(own.arms)
+
+
+def test_waiting_is_one_of_the_ways_until_it_costs_more() -> None:
+    s = situation(due=False, heals=0.5, lasted=8, back_steps=60, step=100)
+    step = next_step(s)
+    assert isinstance(step, Wait)
+    assert step.until_step == 108
+    assert "wait: 8 + 0.50 x 16 + 0.50 x" in step.reason
+    assert isinstance(next_step(dataclasses.replace(s, lasted=100)), Trial)
+    assert isinstance(next_step(dataclasses.replace(s, due=True)), Trial)
+
+
+def test_replay_on_a_job_that_does_not_repeat_itself_is_followed_by_calm_ones() -> None:
+    s = situation(calm_steps=6)
+    control = TrialResult(name="as it was", held=True, loss=3.0, expected_loss=3.0, steps=48)
+    exact = dataclasses.replace(control, bitwise=True)
+    assert isinstance(next_step(dataclasses.replace(s, trials=(exact,))), Commit)
+    s = dataclasses.replace(s, trials=(dataclasses.replace(control, bitwise=False),))
+    step = next_step(s)
+    assert isinstance(step, Trial)
+    assert step.calm_steps == 6
+    assert isinstance(next_step(dataclasses.replace(s, calm_steps=0)), Commit)
 
 
 @pytest.mark.covers("S78")
@@ -272,6 +307,10 @@ def test_data_and_state_make_four_cells(
     assert (suspect in found.verdict) or None in (data, state)
     well = read_out([row(("replay",), held=True)], recorded=recorded, repeat="different")
     assert well.cells.suspect == "transient"
+    said = "hardware", "which says nothing"
+    blurred = read_out([row(("replay",), held=True)], recorded=recorded, counts=False)
+    assert blurred.cells.suspect == "inconclusive"
+    assert [text in blurred.verdict for text in said] == [False, True]
 
 
 def test_what_data_and_state_say_is_a_plain_sentence() -> None:

@@ -26,13 +26,17 @@ from trimtab.supervise.resume import (
 from trimtab.supervise.settings import SuperviseSettings
 from trimtab.supervise.state import (
     Answered,
+    AnswerHeld,
     Begun,
     Ended,
     Finish,
     JobState,
     NewStep,
     Numeric,
+    Proof,
+    PutBack,
     Tick,
+    TwinRan,
     WriteDown,
 )
 from trimtab.supervise.update import update
@@ -275,9 +279,35 @@ def test_a_rate_that_only_the_commands_tell_is_put_back_and_bad_data_that_goes_o
     given |= {"num_before": 1, "argv": megatron, "framework": find_framework(megatron)}
     further = choose_change(record, Policy(), goes_on=True, **given)
     lower = choose_change(record, Policy(), **given)
+    # Four evaluations blamed the state: other data is not tried first.
+    blamed = choose_change(record, Policy(), data=False, **given | {"num_before": 0})
+    assert blamed is not None
+    assert (blamed.data, blamed.rate_factor) == (False, 0.5)
     assert further is not None
     assert lower is not None
     assert (further.data, lower.data) == (True, False)
+
+
+def test_what_comes_after_an_answer_that_held_is_a_fault_of_its_own() -> None:
+    going = JobState(phase="running", attempt=2, before=121.0, numeric_restarts=3)
+    state, _ = update(SETTINGS, going, AnswerHeld(at=1.0))
+    assert (state.before, state.numeric_restarts) == (None, 0)
+
+
+def test_update_leaves_a_restart_whose_twin_does_not_show_the_change() -> None:
+    proof = Proof(after=None, within=20.0, rate_most=1e-3)
+    state = JobState(attempt=1, proof=proof)
+    shown = TwinRan(at=1.0, restored=140, step=141.0, rate=5e-4)
+    assert update(SETTINGS, state, shown)[0] == state
+    for wrong in (
+        replace(shown, rate=1e-2),
+        replace(shown, step=1.0),
+        TwinRan(at=1.0, restored=140, refused="unrecognized arguments: --rate"),
+    ):
+        left, commands = update(SETTINGS, state, wrong)
+        assert left.phase == "done"
+        assert PutBack() in commands
+        assert commands[-1] == Finish(status=3)
 
 
 def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:
@@ -293,12 +323,14 @@ def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:
         lasted=8,
         heals=0.3,
     )
-    cheap = sum_up(answer, Policy(), lost=10, start=2)
-    assert cheap.go == 12.0
-    assert cheap.wait == pytest.approx(8 + 0.3 * 16 + 0.7 * 12)
-    dear = sum_up(answer, Policy(), lost=10, start=60)
-    assert dear.wait < dear.go
-    assert sum_up(replace(answer, lasted=60), Policy(), lost=62, start=60).go < 8 + 36 + 0.7 * 122
+    now, later = sum_up(answer, Policy(), lost=10, start=2)
+    assert now.lost == 12.0
+    assert later.lost == pytest.approx(8 + 0.3 * 16 + 0.7 * 12)
+    assert later.text == "wait: 8 + 0.30 x 16 + 0.70 x 12 = 21"
+    now, later = sum_up(answer, Policy(), lost=10, start=60)
+    assert later.lost < now.lost
+    now, later = sum_up(replace(answer, lasted=60), Policy(), lost=62, start=60)
+    assert now.lost < later.lost
 
 
 def test_the_pace_is_bounded_whatever_the_length_of_the_run() -> None:

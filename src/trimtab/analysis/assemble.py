@@ -2,8 +2,9 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,23 +112,20 @@ def make_account(
         name = Path(reference.source).name or "the reference"
         findings = (*findings, *against_findings(record, reference, name))
         record = replace(record, notes=(*record.notes, against_note(record, reference, name)))
-    told: list[IncidentAccount] = []
-    earlier: dict[int, EarlierIncidents] = {}
-    stops = _stops(events)
     found = [_unless_tried(record, incident) for incident in group_findings(record, findings)]
-    in_full = _explained_in_full(found)
-    for number, told_of in enumerate(found):
-        root = root_of(record, record.attempt_index(told_of.attempt))
-        kin = earlier.setdefault(root, EarlierIncidents())
-        incident, before = _unless_stopped(record, told_of, kin, stops)
-        if number in in_full:
-            told.append(_explain(record, incident, before, checkpoints, events, framework, config))
-        else:
-            told.append(
-                IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
-            )
-        if incident.severity != "info":
-            kin.append(incident)
+    told = _explained(
+        record,
+        found,
+        stops=_stops(events),
+        explain=partial(
+            _explain,
+            record,
+            checkpoints=checkpoints,
+            events=events,
+            framework=framework,
+            config=config,
+        ),
+    )
     incidents = [ia.incident for ia in told]
     told = [_as_dismissed(_as_it_went_on(record, ia, incidents), dismissed) for ia in told]
     told.sort(key=lambda a: (-severity_rank(a.incident.severity), -a.incident.onset_row))
@@ -151,6 +149,31 @@ def make_account(
         judged_signals=frozenset(judge.signals),
     )
     return with_resolved(account)
+
+
+def _explained(
+    record: RunRecord,
+    found: Sequence[Incident],
+    *,
+    stops: Mapping[str, float],
+    explain: Callable[[Incident, Sequence[Incident]], IncidentAccount],
+) -> list[IncidentAccount]:
+    """Return each incident explained in the light of those before it in the same run."""
+    told: list[IncidentAccount] = []
+    earlier: dict[int, EarlierIncidents] = {}
+    in_full = _explained_in_full(found)
+    for number, told_of in enumerate(found):
+        root = root_of(record, record.attempt_index(told_of.attempt))
+        kin = earlier.setdefault(root, EarlierIncidents())
+        incident, before = _unless_stopped(record, told_of, kin, stops)
+        told.append(explain(incident, before) if number in in_full else _only_told(incident))
+        if incident.severity != "info":
+            kin.append(incident)
+    return told
+
+
+def _only_told(incident: Incident) -> IncidentAccount:
+    return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
 
 
 def _explained_in_full(found: Sequence[Incident]) -> frozenset[int]:
@@ -191,7 +214,10 @@ def _bound_note(found: Sequence[Incident]) -> tuple[str, ...]:
 
 def _coverage(record: RunRecord, events: Sequence[Event]) -> Coverage | None:
     """Return which steps a guard judged; None for a run without a guard's journal."""
-    guarded = any(e.event == "attempt" and not e.data.get("adopted") for e in events)
+    of_others = ("adopted", "supervised")
+    guarded = any(
+        e.event == "attempt" and not any(e.data.get(key) for key in of_others) for e in events
+    )
     if not guarded or not record.num_rows:
         return None
     return coverage_of(events, int(record.step[-1]))
@@ -216,6 +242,7 @@ def _explain(
     record: RunRecord,
     incident: Incident,
     earlier: Sequence[Incident],
+    *,
     checkpoints: Sequence[CheckpointInfo],
     events: Sequence[Event],
     framework: str,
@@ -223,7 +250,7 @@ def _explain(
 ) -> IncidentAccount:
     """Explain and plan; a note is only told, because nothing needs doing about it."""
     if incident.severity == "info":
-        return IncidentAccount(incident=incident, diagnosis=Diagnosis(causes=()), plan=Plan())
+        return _only_told(incident)
     incident = _with_risk(record, incident, earlier)
     trials = _trials_of(incident, events)
     diagnosis = diagnose(record, incident, earlier=earlier, config=config, trials=trials)

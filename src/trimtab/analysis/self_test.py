@@ -350,6 +350,7 @@ class _Bench:
             signal: _Shadow.of(judge, signal) for signal in {f.signal for f in INJECTED_FAULTS}
         }
         self._rows: dict[str, NDArray[np.intp]] = {}
+        self._noise: dict[tuple[str, int], float] = {}
         self.sigma: dict[str, float] = {}
         self.places: dict[str, list[int]] = {}
         quiet = _quiet(sorted(states), alarms)
@@ -377,7 +378,7 @@ class _Bench:
             return _Trial(size, large)
         end = min(int(at[stop - 1]) + 1, row + _MOST_STRETCH * fault.horizon_rows)
         hit = at[first : int(np.searchsorted(at, end))]
-        local = noise_of(self._record, fault.signal, around=row)
+        local = self._noise_around(fault.signal, row)
         sigma = local if math.isfinite(local) else self.sigma[fault.name]
         bad = with_fault(fault, self._record.columns[fault.signal].values[hit], size, sigma)
         found = self._shadows[fault.signal].judge_rows(
@@ -402,6 +403,12 @@ class _Bench:
             warm=began >= WARM_ROWS,
             delay=max(delay, 0),
         )
+
+    def _noise_around(self, signal: str, row: int) -> float:
+        """Return the noise at a place, which several faults share."""
+        if (signal, row) not in self._noise:
+            self._noise[signal, row] = noise_of(self._record, signal, around=row)
+        return self._noise[signal, row]
 
     def _in_hindsight(
         self,

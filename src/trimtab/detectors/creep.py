@@ -27,7 +27,7 @@ Source: Page's cumulative sum (Biometrika 41, 1954), made self-starting.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,7 +202,7 @@ class CreepDetector:
                     sums[k] = _settled(s, how)
                 if how == "accepted":
                     lowest = min(c.lowest, s.expected)
-                    c = replace(c, lowest=s.peak if found.severity != "info" else lowest)
+                    c = changed(c, lowest=s.peak if found.severity != "info" else lowest)
                     # blocks of larger sizes mix both levels: they begin with an empty past
                     sums[k + 1 :] = [Sum(_NONE, _NONE_HELD) for _ in sums[k + 1 :]]
             # while a change is reported, larger sizes are not fed: they would report it again
@@ -245,16 +245,16 @@ class CreepDetector:
             return changed(s, past=past, held=_NONE_HELD, total=0.0, usual=usual), ""
         # The peak of the sum before, or the 0 of a fresh one, may lie above all that follows.
         if s.total == 0.0:
-            s = replace(s, peak=-math.inf)
-        s = _higher(replace(s, held=_longer(s.held, b), total=total), b)
+            s = changed(s, peak=-math.inf)
+        s = _higher(changed(s, held=_longer(s.held, b), total=total), b)
         # significant is not enough: with many blocks a tiny rise is, so it must also matter
         if total > max(self.threshold, 1.5 * s.usual) and self._matters(i, s, least):
-            return _dated(replace(s, told_at=len(s.held))), "open"
+            return _dated(changed(s, told_at=len(s.held))), "open"
         if len(s.held) < _HOLD_BLOCKS:
             return s, ""
         # neither settled nor grown within the limit: it is the level now, without a finding
         past = np.concatenate([s.past, s.held[:, 0]])[-_NOISE_BLOCKS:]
-        return replace(s, past=past, held=_NONE_HELD, total=0.0), ""
+        return changed(s, past=past, held=_NONE_HELD, total=0.0), ""
 
     def _expect(self, i: int, s: Sum) -> tuple[float, float]:
         """Return what is expected from here on, and the least noise around it."""
@@ -291,14 +291,14 @@ class CreepDetector:
 
     def _settle(self, s: Sum, b: Block, z: float) -> tuple[Sum, str]:
         """Follow a change that was reported, until it went back or eight blocks have passed."""
-        s = _higher(replace(s, held=_longer(s.held, b)), b)
+        s = _higher(changed(s, held=_longer(s.held, b)), b)
         if z < max(self.min_sigma / 2, _BACK_SHARE * (s.peak - s.expected) / s.sigma):
             # two blocks in a row, since one may be low by chance
             if s.back_row >= 0:
                 return s, "back"
-            s = replace(s, back_row=b.first_row, back=b.first_step)
+            s = changed(s, back_row=b.first_row, back=b.first_step)
         else:
-            s = replace(s, back_row=-1)
+            s = changed(s, back_row=-1)
         return s, "accepted" if len(s.held) >= s.told_at + _SETTLE_BLOCKS else ""
 
     def _finding(self, i: int, k: int, s: Sum, b: Block, how: str, lowest: float) -> Finding:
@@ -352,7 +352,7 @@ def _severity(word: str) -> Severity:
 def _higher(s: Sum, b: Block) -> Sum:
     if b.value <= s.peak:
         return s
-    return replace(s, peak=b.value, peak_row=b.row, peak_step=b.step)
+    return changed(s, peak=b.value, peak_row=b.row, peak_step=b.step)
 
 
 def _longer(held: Floats, b: Block) -> Floats:
@@ -366,7 +366,7 @@ def _dated(s: Sum) -> Sum:
     """
     rise = median(s.held[-3:, 0]) - s.expected
     first = int(np.argmax(s.held[:, 0] - s.expected > _ONSET_SHARE * rise))
-    return replace(s, onset_row=int(s.held[first, 1]), onset=float(s.held[first, 2]))
+    return changed(s, onset_row=int(s.held[first, 1]), onset=float(s.held[first, 2]))
 
 
 def _still_moving(s: Sum) -> bool:

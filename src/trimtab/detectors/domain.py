@@ -25,11 +25,14 @@ the run does not log. Signals logged at few rows (evaluations) have cells of one
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 
-from trimtab.detectors.contract import Finding, Row, changed
+import numpy as np
+
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, changed
 from trimtab.signals.robust import MAD_TO_SIGMA
 from trimtab.text import number
 from trimtab.vocabulary import Severity
@@ -91,7 +94,7 @@ class DomainSign:
         """The signal that is told."""
         return self.all[0].signal
 
-    @property
+    @cached_property
     def signals(self) -> tuple[str, ...]:
         """All signals that its clauses read."""
         clauses = (*self.all, *self.any, *self.unless)
@@ -250,11 +253,14 @@ class DomainDetector:
     @cached_property
     def _mains(self) -> Mapping[int, tuple[int, ...]]:
         """Index of a signal -> the signs that it leads."""
-        places = {name: i for i, name in enumerate(self.signals)}
         return {
-            i: tuple(k for k, sign in enumerate(self.signs) if places[sign.signal] == i)
-            for i in range(len(self.signals))
+            i: tuple(k for k, sign in enumerate(self.signs) if sign.signal == name)
+            for name, i in self._places.items()
         }
+
+    @cached_property
+    def _places(self) -> Mapping[str, int]:
+        return {name: i for i, name in enumerate(self.signals)}
 
     def start(self) -> DomainState:
         """Return the state before any row."""
@@ -263,22 +269,43 @@ class DomainDetector:
 
     def update(self, state: DomainState, row: Row) -> tuple[DomainState, tuple[Finding, ...]]:
         """Judge one row; missing and non-finite values leave their signal as it is."""
-        courses, due = list(state.courses), list[int]()
-        for i, value in enumerate(row.values.tolist()):
-            if not math.isfinite(value):
-                continue
+        courses, told = list(state.courses), list(state.told)
+        logged = [(i, v) for i, v in enumerate(row.values.tolist()) if math.isfinite(v)]
+        found = self._take(courses, told, RowPlace(row.index, row.step), logged)
+        return DomainState(tuple(courses), tuple(told)), tuple(found)
+
+    def update_rows(
+        self, state: DomainState, rows: Rows
+    ) -> tuple[DomainState, tuple[Finding, ...]]:
+        """Judge many rows as `update` does one by one; only what was logged needs work."""
+        courses, told = list(state.courses), list(state.told)
+        at, signals = np.nonzero(np.isfinite(rows.values))
+        values = zip(signals.tolist(), rows.values[at, signals].tolist(), strict=True)
+        findings: list[Finding] = []
+        for k, count in zip(*(a.tolist() for a in np.unique(at, return_counts=True)), strict=True):
+            place = RowPlace(int(rows.index[k]), float(rows.step[k]))
+            findings += self._take(courses, told, place, islice(values, count))
+        return DomainState(tuple(courses), tuple(told)), tuple(findings)
+
+    def _take(
+        self,
+        courses: list[Course],
+        told: list[Told],
+        row: RowPlace,
+        logged: Iterable[tuple[int, float]],
+    ) -> list[Finding]:
+        """Judge one row, given as (index of a signal, finite value); the lists become the state."""
+        due: list[int] = []
+        for i, value in logged:
             courses[i] = course = _extended(courses[i], value, row)
-            wait = min(course.width, _LONGEST_WAIT_ROWS)
-            if course.num_rows % wait == 0:
+            if course.num_rows % min(course.width, _LONGEST_WAIT_ROWS) == 0:
                 due += self._mains[i]
-        if not due:
-            return DomainState(tuple(courses), state.told), ()
         levels: dict[str, SignalLevel | None] = {}
-        told, findings = list(state.told), list[Finding]()
+        findings: list[Finding] = []
         for k in due:
             told[k], found = self._check(self.signs[k], told[k], courses, levels, row)
             findings += found
-        return DomainState(tuple(courses), tuple(told)), tuple(findings)
+        return findings
 
     def _check(
         self,
@@ -286,14 +313,18 @@ class DomainDetector:
         told: Told,
         courses: Sequence[Course],
         levels: dict[str, SignalLevel | None],
-        row: Row,
+        row: RowPlace,
     ) -> tuple[Told, list[Finding]]:
+        course = courses[self._places[sign.signal]]
+        if course.num_rows < min(sign.min_rows, _FEWEST_ROWS):
+            return told, []
+        if any(not courses[self._places[c.signal]].num_rows for c in sign.all):
+            return told, []  # it cannot hold, and never did
         for name in sign.signals:
             if name not in levels:
-                levels[name] = _level(courses[self.signals.index(name)])
+                levels[name] = _level(courses[self._places[name]])
         main = levels[sign.signal]
-        course = courses[self.signals.index(sign.signal)]
-        if main is None or course.num_rows < min(sign.min_rows, _FEWEST_ROWS):
+        if main is None:
             return told, []
         if told.stage:
             return self._follow(sign, told, main, row, holds=_holds(sign, levels))
@@ -321,7 +352,7 @@ class DomainDetector:
         return told, [self._finding(sign, told, row, "open")]
 
     def _follow(
-        self, sign: DomainSign, told: Told, main: SignalLevel, row: Row, *, holds: bool
+        self, sign: DomainSign, told: Told, main: SignalLevel, row: RowPlace, *, holds: bool
     ) -> tuple[Told, list[Finding]]:
         sign_of = 1.0 if sign.way == "up" else -1.0
         half = 0.5 * sign_of * (told.worst - told.before)
@@ -338,7 +369,7 @@ class DomainDetector:
             return changed(told, stage=2), [self._finding(sign, told, row, "lasting")]
         return told, []
 
-    def _finding(self, sign: DomainSign, told: Told, row: Row, how: str) -> Finding:
+    def _finding(self, sign: DomainSign, told: Told, row: RowPlace, how: str) -> Finding:
         ended = how == "back"
         label = sign.signal.replace("_", " ")
         same = told.before == told.worst
@@ -380,15 +411,15 @@ def _holds(sign: DomainSign, levels: Mapping[str, SignalLevel | None]) -> bool:
     )
 
 
-def _extended(c: Course, value: float, row: Row) -> Course:
+def _extended(c: Course, value: float, row: RowPlace) -> Course:
     """Return a course with one more value."""
     first = not c.part and c.num_rows % c.width == 0
     new = changed(
         c,
         num_rows=c.num_rows + 1,
-        recent=(*c.recent, value)[-_RECENT:],
-        recent_rows=(*c.recent_rows, float(row.index))[-_RECENT:],
-        recent_steps=(*c.recent_steps, row.step)[-_RECENT:],
+        recent=(*c.recent[1 - _RECENT :], value),
+        recent_rows=(*c.recent_rows[1 - _RECENT :], float(row.index)),
+        recent_steps=(*c.recent_steps[1 - _RECENT :], row.step),
         part=(*c.part, value),
         part_row=float(row.index) if first else c.part_row,
         part_step=row.step if first else c.part_step,

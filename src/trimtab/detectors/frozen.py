@@ -4,8 +4,9 @@ Training noise never prints the same loss hundreds of times in a row. One value 
 (and for four times longer than this log ever repeated one before: trackers fill gaps with the last
 value) is reported once, when it is reached, and again when the signal moves on.
 
-A loss that becomes exactly 0 is no loss: nothing is averaged, or a trainer prints NaN so. It is
-told after `min_zero_rows`. Another frozen loss means that nothing is learned, or a sentinel
+A loss that becomes exactly 0 is no loss: nothing is averaged, or a trainer prints NaN so. A
+gradient norm that becomes exactly 0 is no gradient: nothing is learned any more. Both are told
+after `min_zero_rows`. Another frozen loss means that nothing is learned, or a sentinel
 printed by a rank that does not know it, a broken reduction. It is a warning. A norm that stays
 constant (0.000: not wired) blinds those who rely on it and does the run no harm: a note. So is a
 loss that came down into its last printed digit, which is distinguished from a jump by the smallest
@@ -21,6 +22,9 @@ from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, cha
 from trimtab.vocabulary import Severity
 
 __all__ = ["Frozen", "FrozenDetector", "FrozenState"]
+
+_ZEROS = {"loss": "", "grad_norm": ": nothing is learned"}
+"""Signals that a sound run does not bring to exactly 0 at once, and what it means."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ class FrozenDetector:
     """A signal with no variance over 200 steps is dead, not healthy (tr1-13B printed 0.000)."""
     min_loss_rows: int = 50
     min_zero_rows: int = 16
-    """For a loss that jumped to exactly 0, which a sound one does not. Ours."""
+    """For a loss or gradient norm that jumped to exactly 0, which a sound one does not. Ours."""
     digits: float = 20.0
     """A value below this many of the smallest printed changes is frozen by rounding."""
 
@@ -172,16 +176,17 @@ class FrozenDetector:
         return max(rows, 4 * s.longest)
 
     def _is_zero(self, i: int, s: Frozen) -> bool:
-        """Whether this is a loss that jumped to exactly 0, from values that were none."""
+        """Whether this is one of `_ZEROS` that jumped to exactly 0, from values that were none."""
         moved = math.isfinite(s.least) and s.before > 0 and not self._rounded(s)
-        return self.signals[i] == "loss" and s.value == 0 and moved
+        return self.signals[i] in _ZEROS and s.value == 0 and moved
 
     def _severity(self, i: int, s: Frozen, *, closed: bool) -> Severity:
         if closed and math.isinf(s.least):
             return "info"  # it began late, or a tracker fills gaps
         # never moved: a zero may be a loss that the trainer does not print (GRPO), not a fault
         unexplained = s.value != 0 if math.isinf(s.least) else not self._rounded(s)
-        return "warning" if self.signals[i] == "loss" and unexplained else "info"
+        alarm = self.signals[i] == "loss" or self._is_zero(i, s)
+        return "warning" if alarm and unexplained else "info"
 
     def _rounded(self, s: Frozen) -> bool:
         """Whether the signal came to its value by small steps and is too small to show more."""
@@ -195,9 +200,9 @@ class FrozenDetector:
         text = f"{signal} is {s.value:g} in {s.num_rows} rows, {since}{meaning}"
         zero = self._is_zero(i, s)
         if zero:
-            text = f"loss {s.before:.4g} → 0, exactly 0 in {s.num_rows} rows"
+            text = f"{signal} {s.before:.4g} → 0, exactly 0 in {s.num_rows} rows{_ZEROS[signal]}"
         return Finding(
-            detector="zero-loss" if zero else self.name,
+            detector=f"zero-{signal.replace('_', '-')}" if zero else self.name,
             kind="frozen-signal",
             signal=signal,
             severity=self._severity(i, s, closed=closed),

@@ -37,7 +37,9 @@ Source of the extrapolation: Gumbel, Statistics of Extremes (1958), chapter 6.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,6 +85,9 @@ NUM_BLOCKS = 16
 CHANCE = 0.05
 """Chance that the highest row of a run's own noise passes what is usual for it."""
 _SECOND = math.sqrt(6.0)
+_REMEMBERED_ROWS = 4096
+"""Longest signal whose bursts are remembered: a self-test asks for those of the same rows again and
+again, because a fault changes one signal and leaves the other."""
 
 
 @dataclass(frozen=True)
@@ -142,13 +147,15 @@ def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding,
     """
     findings: list[Finding] = []
     for span in _spans(record):
-        bursts: dict[str, tuple[NDArray[np.intp], list[_Burst]]] = {}
+        bursts: dict[str, tuple[NDArray[np.intp], Sequence[_Burst]]] = {}
         for signal, rule in _RULES.items():
             rows = _rows(record, signal, span)
             if len(rows):
+                y = _logs(record.columns[signal].values[rows], rule)
+                short = len(y) <= _REMEMBERED_ROWS
                 bursts[signal] = (
                     rows,
-                    _bursts(_logs(record.columns[signal].values[rows], rule), rule, bar),
+                    _known_bursts(y.tobytes(), rule, bar) if short else _bursts(y, rule, bar),
                 )
         for signal, (rows, found) in bursts.items():
             rule = _RULES[signal]
@@ -227,7 +234,7 @@ def _towers(b: _Burst, rule: _Rule, bar: float) -> bool:
 def _joint(
     rows: NDArray[np.intp],
     b: _Burst,
-    other: tuple[NDArray[np.intp], list[_Burst]] | None,
+    other: tuple[NDArray[np.intp], Sequence[_Burst]] | None,
     bar: float,
 ) -> bool:
     """Whether the other signal bursts at the same rows, and not both in one row only."""
@@ -289,6 +296,12 @@ def _usual(z: Floats) -> float:
 
 def _gumbel(p: float) -> float:
     return -math.log(-math.log(p))
+
+
+@lru_cache(maxsize=16)
+def _known_bursts(y: bytes, rule: _Rule, bar: float) -> tuple[_Burst, ...]:
+    """Return what `_bursts` gives, from memory where the same rows were asked for before."""
+    return tuple(_bursts(np.frombuffer(y, dtype=np.float64), rule, bar))
 
 
 def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:

@@ -249,16 +249,17 @@ class Judge:
         """
         states: list[object] = []
         found: list[Finding] = []
+        logged, full = rows.present.any(axis=0), rows.present.all(axis=0)
         for k, (detector, places) in enumerate(zip(self.detectors, self._places, strict=True)):
             old = state.states[k]
-            # windows count the rows of a detector's own signals, so rows without any are left out
-            present = rows.present.take(places, axis=1)
-            mine = present.any(axis=1)
-            if not mine.any():
+            if not logged.take(places).any():
                 states.append(old)
                 continue
+            present = rows.present.take(places, axis=1)
             some = Rows(rows.index, rows.step, rows.values.take(places, axis=1), present)
-            if not mine.all():
+            # windows count the rows of a detector's own signals, so rows without any are left out
+            if not full.take(places).any():
+                mine = present.any(axis=1)
                 some = Rows(
                     some.index[mine], some.step[mine], some.values[mine], some.present[mine]
                 )

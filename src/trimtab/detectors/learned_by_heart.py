@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, Rows, median, step_through
+from trimtab.detectors.contract import Finding, Row, Rows, changed, median, step_through
 from trimtab.record import RunRecord
 
 __all__ = ["LearnedByHeartDetector", "LearnedByHeartState", "as_text"]
@@ -96,30 +96,30 @@ class LearnedByHeartDetector:
         if row.present[3] and math.isfinite(epoch) and not s.passes:
             s = self._at_epoch(s, epoch)
         if not s.text and row.present[4] and math.isfinite(accuracy):
-            s = replace(s, text=True)
+            s = changed(s, text=True)
         if not s.rated and row.present[2] and math.isfinite(rate):
-            s = replace(s, rated=True)
+            s = changed(s, rated=True)
         if row.present[1] and math.isfinite(val):
-            s = replace(s, last_val=val)
+            s = changed(s, last_val=val)
         if not row.present[0] or not math.isfinite(loss):
             return s, ()
         if loss < 0:
-            return replace(s, done=True), ()
+            return changed(s, done=True), ()
         if len(s.first) < _FIRST_ROWS:
-            s = replace(s, first=(*s.first, loss))
-        s = replace(s, recent=(*s.recent[1 - _LEVEL_ROWS :], loss), num_rows=s.num_rows + 1)
+            s = changed(s, first=(*s.first, loss))
+        s = changed(s, recent=(*s.recent[1 - _LEVEL_ROWS :], loss), num_rows=s.num_rows + 1)
         start = max(s.first)
         in_nats = self.least_start <= start <= self.most_start
         if not in_nats and len(s.first) == _FIRST_ROWS:
-            return replace(s, done=True), ()
+            return changed(s, done=True), ()
         # The row itself first: the median costs a sort.
         bar = min(self.share * start, self.most)
         low = min(s.recent) < bar and len(s.recent) == _LEVEL_ROWS
         if not low or median(np.array(s.recent)) >= bar:
-            return replace(s, low_rows=0) if s.low_rows else s, ()
+            return changed(s, low_rows=0) if s.low_rows else s, ()
         if not s.low_rows:
-            s = replace(s, low_row=row.index, low_step=row.step)
-        s = replace(s, low_rows=s.low_rows + 1)
+            s = changed(s, low_row=row.index, low_step=row.step)
+        s = changed(s, low_rows=s.low_rows + 1)
         # A loss of exactly 0 is no loss: a sentinel, or NaN that the trainer hides.
         if max(s.recent) == 0 or s.low_rows < max(self.min_rows, self.lasting * s.num_rows):
             return s, ()
@@ -129,18 +129,18 @@ class LearnedByHeartDetector:
         if solved or not (s.rated or checked):
             return s, ()
         sure = checked or s.passes or s.text
-        return replace(s, done=True), (self._finding(s, row, sure=sure),)
+        return changed(s, done=True), (self._finding(s, row, sure=sure),)
 
     def _at_epoch(self, s: LearnedByHeartState, epoch: float) -> LearnedByHeartState:
         """Take the epoch of a row; the losses so far are those of the pass before it."""
         if math.isnan(s.first_epoch):
-            s = replace(s, first_epoch=epoch)
+            s = changed(s, first_epoch=epoch)
         if not _second(s.first_epoch, epoch):
             return s
         # Of a pass of a few rows the last ones are no level.
         known = len(s.recent) == _LEVEL_ROWS
         level = median(np.array(s.recent)) if known else math.nan
-        return replace(s, passes=True, first_pass=level)
+        return changed(s, passes=True, first_pass=level)
 
     def update_rows(
         self, state: LearnedByHeartState, rows: Rows
@@ -214,13 +214,13 @@ def _passed(s: LearnedByHeartState, values: Floats) -> LearnedByHeartState:
     """Return the state after rows whose losses are all above the bar."""
     finite, checks, rates, _, accuracies = (column[np.isfinite(column)] for column in values.T)
     if len(rates) and not s.rated:
-        s = replace(s, rated=True)
+        s = changed(s, rated=True)
     if len(checks):
-        s = replace(s, last_val=float(checks[-1]))
+        s = changed(s, last_val=float(checks[-1]))
     if len(accuracies) and not s.text:
-        s = replace(s, text=True)
+        s = changed(s, text=True)
     recent = (*s.recent, *finite[-_LEVEL_ROWS:].tolist())[-_LEVEL_ROWS:]
-    return replace(s, recent=recent, num_rows=s.num_rows + len(finite))
+    return changed(s, recent=recent, num_rows=s.num_rows + len(finite))
 
 
 def as_text(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:

@@ -9,11 +9,11 @@ Blind to a validation that was never finite, and to one that stops after fewer t
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.detectors.contract import Finding, Row, Rows
+from trimtab.detectors.contract import Finding, Row, Rows, changed
 
 __all__ = ["LostValidationDetector", "LostValidationState"]
 
@@ -61,7 +61,7 @@ class LostValidationDetector:
         value, beside, s = float(row.values[0]), bool(row.present[1]), state
         if math.isfinite(value):
             if not s.rows:
-                return replace(s, num_checks=s.num_checks + 1), ()
+                return changed(s, num_checks=s.num_checks + 1), ()
             new = LostValidationState(
                 num_checks=s.num_checks + 1,
                 gap=s.gap if s.told or not s.num_checks else max(s.gap, s.rows),
@@ -70,16 +70,16 @@ class LostValidationDetector:
             return new, (self._finding(s, row, over=True),) if s.told else ()
         sure = not beside or math.isinf(value)
         due = sure or s.due_rows > 0 or (s.num_checks >= self.min_checks and s.rows >= s.gap)
-        s = replace(s, rows=s.rows + 1, due_rows=s.due_rows + due)
+        s = changed(s, rows=s.rows + 1, due_rows=s.due_rows + due)
         if not due:
             return s, ()
         if s.due_rows == 1:
-            s = replace(s, since_row=row.index, since=row.step, value=value)
-        s = replace(s, last_row=row.index, last=row.step)
+            s = changed(s, since_row=row.index, since=row.step, value=value)
+        s = changed(s, last_row=row.index, last=row.step)
         bar = 1 if sure and not s.num_before else max(self.min_rows, 0 if sure else s.gap + 1)
         if s.told or s.due_rows < bar:
             return s, ()
-        s = replace(s, told=True)
+        s = changed(s, told=True)
         return s, (self._finding(s, row, over=False),)
 
     def update_rows(
@@ -92,11 +92,11 @@ class LostValidationDetector:
         findings: list[Finding] = []
         done = 0
         for k in np.flatnonzero(bad | after).tolist():
-            state = replace(state, num_checks=state.num_checks + k - done)
+            state = changed(state, num_checks=state.num_checks + k - done)
             state, found = self.update(state, rows.row(int(made[k])))
             findings += found
             done = k + 1
-        state = replace(state, num_checks=state.num_checks + len(made) - done)
+        state = changed(state, num_checks=state.num_checks + len(made) - done)
         return state, tuple(findings)
 
     def _finding(self, s: LostValidationState, row: Row, *, over: bool) -> Finding:

@@ -17,12 +17,12 @@ a new low. Blind to a set of which the loss is logged fewer than `min_validation
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, Rows
+from trimtab.detectors.contract import Finding, Row, Rows, changed
 from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["OverfittingDetector", "OverfittingState"]
@@ -83,7 +83,7 @@ class OverfittingDetector:
         val, loss = row.values.tolist()
         s = state
         if row.present[1] and math.isfinite(loss):
-            s = replace(
+            s = changed(
                 s,
                 train=(*s.train[1 - _TRAIN_ROWS :], loss),
                 train_first=(*s.train_first, loss)[:_TRAIN_ROWS],
@@ -105,7 +105,7 @@ class OverfittingDetector:
             if stop > at:
                 new = losses[usable[max(at, stop - _TRAIN_ROWS) : stop]].tolist()
                 old = losses[usable[at : min(stop, at + _TRAIN_ROWS)]].tolist()
-                s = replace(
+                s = changed(
                     s,
                     train=(*s.train, *new)[-_TRAIN_ROWS:],
                     train_first=(*s.train_first, *old)[:_TRAIN_ROWS],
@@ -122,23 +122,23 @@ class OverfittingDetector:
         self, s: OverfittingState, val: float, row: int, step: float
     ) -> tuple[OverfittingState, tuple[Finding, ...]]:
         past = (*s.past[1 - _PAST :], val)
-        s = replace(s, past=past, num_checks=s.num_checks + 1)
+        s = changed(s, past=past, num_checks=s.num_checks + 1)
         if s.num_checks == 1:
-            s = replace(s, first=val)
+            s = changed(s, first=val)
         if val < s.lowest:
             over = (self._finding(s, row, step, over=True),) if s.told else ()
             level = median(np.array(s.train)) if s.train else math.nan
-            low = replace(
+            low = changed(
                 s, lowest=val, train_then=level, onset_row=-1, told=False, worst=-math.inf
             )
             return low, over
         if s.onset_row < 0:
-            s = replace(s, onset_row=row, onset=step)
+            s = changed(s, onset_row=row, onset=step)
         if val > s.worst:
-            s = replace(s, worst=val, worst_row=row, worst_step=step)
+            s = changed(s, worst=val, worst_row=row, worst_step=step)
         if s.told or s.num_checks < self.min_validations or not self._rises(s):
             return s, ()
-        s = replace(s, told=True)
+        s = changed(s, told=True)
         return s, (self._finding(s, row, step, over=False),)
 
     def _rises(self, s: OverfittingState) -> bool:

@@ -1,12 +1,13 @@
-"""The learning rate is exactly 0 for many rows after it had been above: the schedule has ended.
+"""The learning rate is next to 0 for many rows after it had been above: the schedule has ended.
 
-A decay that ends at 0 comes there in its last row. A rate of 0 for `min_rows` rows, and for a
-`share` of all rows so far, means that the schedule was made for fewer steps than the run takes:
-what follows costs time and changes no weight. Told once, when both are reached.
+A decay that ends at 0 comes there in its last row. A rate of at most `nothing` of its highest for
+`min_rows` rows, and for a `share` of all rows so far, means that the schedule was made for fewer
+steps than the run takes, or is stepped too often: what follows costs time and changes no weight.
+Told once, when both are reached.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -17,10 +18,11 @@ __all__ = ["RateEndedDetector", "RateEndedState"]
 
 @dataclass(frozen=True)
 class RateEndedState:
-    """Rows with a rate, the last rate above 0, and the zeros since."""
+    """Rows with a rate, the last and the highest rate above 0, and the rows next to 0 since."""
 
     num_rows: int = 0
     rate: float = 0.0
+    highest: float = 0.0
     zeros: int = 0
     first_row: int = 0
     first_step: float = 0.0
@@ -36,6 +38,8 @@ class RateEndedDetector:
     min_rows: int = 24
     share: float = 0.1
     """Of the rows so far. Ours."""
+    nothing: float = 1e-6
+    """Of the highest rate. Ours; 32-bit weights of its size do not move by a tenth of that."""
 
     def start(self) -> RateEndedState:
         """Return the state before any row."""
@@ -47,15 +51,16 @@ class RateEndedDetector:
         if not row.present[0] or not math.isfinite(rate):
             return state, ()
         s = state
-        if rate != 0:
-            return RateEndedState(s.num_rows + 1, rate), ()
+        if rate > self.nothing * max(s.highest, rate):
+            return RateEndedState(s.num_rows + 1, rate, max(s.highest, rate)), ()
         if not s.zeros:
-            s = RateEndedState(s.num_rows, s.rate, 0, row.index, row.step)
-        s = RateEndedState(s.num_rows + 1, s.rate, s.zeros + 1, s.first_row, s.first_step, s.told)
+            s = replace(s, first_row=row.index, first_step=row.step)
+        s = replace(s, num_rows=s.num_rows + 1, zeros=s.zeros + 1)
         due = max(self.min_rows, self.share * s.num_rows)
         if s.told or s.rate == 0 or s.zeros < due:
             return s, ()
-        s = RateEndedState(s.num_rows, s.rate, s.zeros, s.first_row, s.first_step, told=True)
+        s = replace(s, told=True)
+        now = "0" if rate == 0 else f"{rate:.2g}, of {s.highest:.3g} at its highest,"
         finding = Finding(
             detector=self.name,
             kind="plateau",
@@ -67,12 +72,12 @@ class RateEndedDetector:
             onset=s.first_step,
             peak_row=s.first_row,
             peak=s.first_step,
-            value=0.0,
+            value=rate,
             expected=s.rate,
             score=6.0,
             direction="down",
             closed=True,
-            text=f"the learning rate is 0 for {s.zeros} rows, {s.rate:.3g} before: no weight moves",
+            text=f"the learning rate is {now} for {s.zeros} rows, {s.rate:.3g} before: no weight moves",
         )
         return s, (finding,)
 
@@ -82,13 +87,14 @@ class RateEndedDetector:
         """Judge many rows as `update` does one by one; rates above 0 are counted."""
         lr = rows.values[:, 0]
         usable = np.flatnonzero(np.isfinite(lr))
-        zeros = np.flatnonzero(lr[usable] == 0)
+        highest = np.maximum.accumulate(np.append(state.highest, lr[usable]))[1:]
+        zeros = np.flatnonzero(lr[usable] <= self.nothing * highest)
         findings: list[Finding] = []
         at = 0
         for k in (*zeros.tolist(), len(usable)):
             if k > at:
                 last = float(lr[usable[k - 1]])
-                state = RateEndedState(state.num_rows + k - at, last)
+                state = RateEndedState(state.num_rows + k - at, last, float(highest[k - 1]))
             if k < len(usable):
                 state, found = self.update(state, rows.row(int(usable[k])))
                 findings += found

@@ -21,12 +21,12 @@ Blind to a rate that is too high and shows in a worse loss alone.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, Rows, median, step_through
+from trimtab.detectors.contract import Finding, Row, Rows, changed, median, step_through
 
 __all__ = ["RoughStartDetector", "RoughStartState", "log_noise", "rises_above_noise"]
 
@@ -130,18 +130,22 @@ class RoughStartDetector:
         loss, rate = row.values.tolist()
         if row.present[1] and math.isfinite(rate):
             first = rate if math.isnan(s.first_rate) else s.first_rate
-            s = replace(s, first_rate=first, highest_rate=max(s.highest_rate, rate))
+            s = changed(s, first_rate=first, highest_rate=max(s.highest_rate, rate))
         if not row.present[0] or not math.isfinite(loss):
             return s, ()
-        s = replace(s, num_rows=s.num_rows + 1, recent=(*s.recent[1 - _RECENT_ROWS :], loss))
-        if s.told_row >= 0:
+        told = s.told_row >= 0
+        done = not told and (loss < 0 or s.num_rows >= self.last_rows)
+        s = changed(
+            s,
+            num_rows=s.num_rows + 1,
+            recent=(*s.recent[1 - _RECENT_ROWS :], loss),
+            first=s.first if done or len(s.first) == _FIRST_ROWS else (*s.first, loss),
+            done=done,
+        )
+        if told:
             return self._follow(s, row, loss)
-        if loss < 0 or s.num_rows > self.last_rows:
-            return replace(s, done=True), ()
-        if len(s.first) < _FIRST_ROWS:
-            s = replace(s, first=(*s.first, loss))
-            if len(s.first) < 2:
-                return s, ()
+        if done or len(s.first) < 2:
+            return s, ()
         # The first, unless it is an outlier: without a warm-up the second may be thrown up already.
         base = s.first[0] if len(s.first) < _FIRST_ROWS else min(s.first[0], max(s.first[1:]))
         at_peak = s.highest_rate > 0 and s.first_rate >= self.cold_share * s.highest_rate
@@ -157,26 +161,26 @@ class RoughStartDetector:
             # What updates of that size had brought down for long, they did not throw up at once.
             done = not held and (fallen >= self.learned_rows or most)
             kept = s.over if held else ()
-            s = replace(s, over=kept, over_rows=0, fallen_rows=fallen, done=done)
+            s = changed(s, over=kept, over_rows=0, fallen_rows=fallen, done=done)
         if len(s.over) < self.hold_rows or s.num_rows < self.noise_rows:
             return s, ()
         if rises_above_noise(s.over, base, log_noise(s.recent)):
-            s = replace(s, told_row=row.index, base=base)
+            s = changed(s, told_row=row.index, base=base)
             return s, (self._finding(s, row, "open"),)
-        return s if over else replace(s, over=()), ()
+        return s if over else changed(s, over=()), ()
 
     def _follow(
         self, s: RoughStartState, row: Row, loss: float
     ) -> tuple[RoughStartState, tuple[Finding, ...]]:
         """Follow a climb that was told, until it is over or stays."""
         if loss >= s.base:
-            s = replace(s, end_row=row.index, end=row.step)
+            s = changed(s, end_row=row.index, end=row.step)
         if loss > s.worst:
-            s = replace(s, worst=loss, worst_row=row.index, worst_step=row.step)
+            s = changed(s, worst=loss, worst_row=row.index, worst_step=row.step)
         if median(np.array(s.recent[-self.back_rows :])) < s.base:
-            return replace(s, done=True), (self._finding(s, row, "back"),)
+            return changed(s, done=True), (self._finding(s, row, "back"),)
         if row.index - s.onset_row >= self.timeout_rows:
-            return replace(s, done=True), (self._finding(s, row, "accepted"),)
+            return changed(s, done=True), (self._finding(s, row, "accepted"),)
         return s, ()
 
     def _climb(
@@ -184,11 +188,11 @@ class RoughStartDetector:
     ) -> RoughStartState:
         """Take a loss above the first ones; the climb may have begun with the second."""
         if anew:
-            s = replace(s, onset_row=row.index, onset=row.step, cold=cold, worst=-math.inf)
+            s = changed(s, onset_row=row.index, onset=row.step, cold=cold, worst=-math.inf)
         if loss > s.worst:
-            s = replace(s, worst=loss, worst_row=row.index, worst_step=row.step)
+            s = changed(s, worst=loss, worst_row=row.index, worst_step=row.step)
         over = (*s.over[1 - _MOST_OVER :], loss)
-        return replace(s, over=over, over_rows=s.over_rows + 1, end_row=row.index, end=row.step)
+        return changed(s, over=over, over_rows=s.over_rows + 1, end_row=row.index, end=row.step)
 
     def _finding(self, s: RoughStartState, row: Row, how: str) -> Finding:
         now = median(np.array(s.recent))

@@ -18,7 +18,7 @@ Blind to a rise that is spread over more than about ten rows: see `level`.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -250,19 +250,19 @@ class SpikeDetector:
         if e.stage == 1:
             # num_half: shuffled data rose by 9, 7.9 and 7.2 sigma, of which one passed 8.
             if e.num_over >= 2 or e.num_half >= 3 or e.peak_z > self.tail_factor * calm.tail:
-                e = replace(e, stage=2)
+                e = changed(e, stage=2)
                 return calm, e, self._finding(i, calm, e, row, "open")
             if e.age < 3:
                 return calm, e, None
             # The outlier was noise, so it widens the tail; at most twofold, or one row of 1e6 sigma
             # would deafen the rule for the rest of the run.
             tail = max(calm.tail, min(e.peak_z, 2 * calm.tail))
-            return replace(calm, tail=tail), Episode(), self._finding(i, calm, e, row, "outlier")
+            return changed(calm, tail=tail), Episode(), self._finding(i, calm, e, row, "outlier")
         if e.num_quiet >= 3:
             return calm, Episode(), self._finding(i, calm, e, row, "back")
         if e.age >= self.timeout_rows:
             # Sigma stays: the noise around the new level is most likely that around the old one.
-            settled = replace(calm, level=median(e.recent))
+            settled = changed(calm, level=median(e.recent))
             return settled, Episode(), self._finding(i, calm, e, row, "accepted")
         return calm, e, None
 

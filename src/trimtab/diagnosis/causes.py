@@ -87,7 +87,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             # The rate was the same there, and the run went well.
             EvidenceRule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
             EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
-            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-jump", "warm-up-end", "fp16-range", "bad-data-window"),
@@ -125,7 +125,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("cuts-failed", e.cuts_failed, -2.0, say.CUTS_FAILED),
             EvidenceRule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
             EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
-            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high", "code-or-resume-change"),
@@ -184,7 +184,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule(
                 "clipped-hard", e.clipped_hard, -0.2, "it was in trouble before: " + say.CLIPPED
             ),
-            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("benign-noise", "learning-rate-too-high", "hardware-fault"),
@@ -247,7 +247,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
             EvidenceRule("fp32-held", e.fp32_held, 4.5, say.FP32_HELD),
             EvidenceRule("fp32-failed", e.fp32_failed, -4.0, say.FP32_FAILED),
-            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high", "hardware-fault"),
@@ -289,7 +289,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule("cuts-failed", e.cuts_failed, -1.5, say.CUTS_FAILED),
             EvidenceRule("short", e.short_and_over, -0.4, say.SHORT),
-            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),
             _NOT_LOSS,
         ),
         look_alikes=("learning-rate-too-high",),
@@ -363,7 +363,6 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             # A script that changed something once does not repeat it either: that the same steps
             # go well says hardware only where a rank or host differs from the others.
             EvidenceRule("control-held-apart", e.control_held_apart, 6.0, say.CONTROL_HELD),
-            EvidenceRule("control-held", e.control_held_exactly, 1.5, say.CONTROL_HELD),
             EvidenceRule(
                 "slow", e.of_kind("slowdown", "stall", "hang"), 1.5, "steps became slow or stopped"
             ),
@@ -386,7 +385,8 @@ _ENTRIES: tuple[CauseEntry, ...] = (
         ),
         look_alikes=("bad-data-window", "fp16-range"),
         test=(
-            "replay the same steps from the same state: a fault that does not come back is hardware"
+            "replay the same micro-batch on another node: what is computed differently there is"
+            " hardware"
         ),
         remedies=("roll-back", "exclude-node"),
     ),

@@ -132,7 +132,9 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         modes=("F36",),
         prior=_RARE,
         rules=_plain(
-            "never-learns-gradient", says="every gradient norm is 0 and the loss does not fall"
+            "never-learns-gradient",
+            "zero-grad-norm",
+            says="the gradient norm is exactly 0 in row after row",
         ),
         look_alikes=("rate-at-zero", "not-wired"),
         test="print the gradient norm of each parameter after one backward pass",
@@ -161,11 +163,11 @@ EVERYDAY: tuple[CauseEntry, ...] = (
     ),
     CauseEntry(
         id="rate-at-zero",
-        title="the learning rate is 0: the scheduler is not stepped, or has ended",
+        title="the learning rate is next to 0: the scheduler is not stepped, or has ended",
         modes=("F25", "F27"),
         prior=_RARE,
         rules=_plain(
-            "never-learns-rate", "rate-ended", says="the logged learning rate is exactly 0"
+            "never-learns-rate", "rate-ended", says="the logged learning rate is next to 0"
         ),
         look_alikes=("updates-too-small", "no-gradient"),
         test="print the scheduler's step count and last rate beside the optimizer's",

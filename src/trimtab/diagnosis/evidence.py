@@ -292,11 +292,11 @@ def control_held(f: Features) -> float:
 
 
 def control_held_exactly(f: Features) -> float:
-    """The replay that changed nothing held, on a machine that repeats bit for bit.
+    """The replay that changed nothing held, in a job that repeats calm steps far more closely.
 
-    Nothing where that is not known of the machine: a clean replay then says little.
+    Nothing where that is not known of the job: a clean replay is inconclusive then.
     """
-    return yes(bool(control_held(f)) and f.control is not None and f.control.bitwise is True)
+    return yes(bool(control_held(f)) and f.control is not None and f.control.counts)
 
 
 def control_held_apart(f: Features) -> float:
@@ -305,8 +305,8 @@ def control_held_apart(f: Features) -> float:
 
 
 def exact_machine(f: Features) -> float:
-    """The replay repeated the record bit for bit up to the onset."""
-    return yes(f.control is not None and f.control.bitwise)
+    """Replays of calm steps repeat each other bit for bit, or far closer than the trouble is large."""
+    return yes(f.control is not None and f.control.counts)
 
 
 def no_control(f: Features) -> float:
@@ -315,8 +315,13 @@ def no_control(f: Features) -> float:
 
 
 def control_failed(f: Features) -> float:
-    """The replay that changed nothing failed again: reproducible."""
-    return yes(f.control is not None and not f.control.held)
+    """The replay that changed nothing failed again: reproducible.
+
+    Nothing in a job whose calm steps differ by as much, or by an unknown amount.
+    """
+    control = f.control
+    known = control is not None and (control.counts or control.bitwise is None)
+    return yes(known and control is not None and not control.held)
 
 
 def fp32_held(f: Features) -> float:

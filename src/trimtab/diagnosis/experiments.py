@@ -254,12 +254,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
     Experiment(
         id="replay",
         text=(
-            "replay the steps from before {before}, unchanged: if they go well this time, suspect"
-            " hardware"
+            "replay the steps from before {before}, unchanged, and calm ones three times: if the"
+            " first go well and the others agree far more closely, it happened once"
         ),
         cost="as many steps as from there to the onset",
         otherwise="fails again",
-        predicts={"hardware-fault": "goes well"},
+        predicts={"hardware-fault": "goes well", "happened-once": "goes well"},
     ),
     Experiment(
         id="old-rate",

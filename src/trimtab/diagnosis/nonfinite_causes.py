@@ -49,7 +49,7 @@ NONFINITE: tuple[CauseEntry, ...] = (
             EvidenceRule("probe-found", e.probe_found, 1.5, say.PROBE_FOUND),
             EvidenceRule("skip-held", e.skip_held, 2.5, say.SKIP_HELD),
             EvidenceRule("skip-failed", e.skip_failed, -2.0, say.SKIP_FAILED),
-            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),
             only_for("non-finite"),
         ),
         look_alikes=("undefined-loss", "bad-data-window"),
@@ -80,7 +80,7 @@ NONFINITE: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule("control-failed", e.control_failed, 1.0, say.CONTROL_FAILED),
             EvidenceRule("fp32-failed", e.fp32_failed, 0.5, say.FP32_FAILED),
-            EvidenceRule("control-held", e.control_held, -2.0, say.CONTROL_HELD),
+            EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),
             only_for("non-finite"),
         ),
         look_alikes=("masked-batch", "fp16-range"),
@@ -125,8 +125,8 @@ NONFINITE: tuple[CauseEntry, ...] = (
                 "exact",
                 e.exact_machine,
                 -4.0,
-                "the replay repeats the record bit for bit up to there, so its kernels are"
-                " deterministic",
+                "replays of calm steps agree bit for bit, or far more closely than this, so it is not"
+                " the order of sums",
             ),
             EvidenceRule("control-failed", e.control_failed, -6.0, say.CONTROL_FAILED),
             EvidenceRule("no-replay", e.no_control, -8.0, "nothing was replayed"),

@@ -46,6 +46,14 @@ class TrialResult:
     bitwise: bool | None = None
     """Whether a branch that changed nothing repeated the recorded losses before the onset bit for
     bit, so that this machine is known to be reproducible; None: that is not known."""
+    beyond_noise: bool | None = None
+    """Whether the trouble is far beyond what replays of calm steps of this job differ by; None:
+    that was not measured."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether it says something that an unchanged replay goes well or does not."""
+        return self.bitwise is True or self.beyond_noise is True
 
     @property
     def cuts_rate(self) -> bool:

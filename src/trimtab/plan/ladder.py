@@ -1,10 +1,12 @@
 """The guard's next step after a rollback: which short branch to try, which one to keep.
 
-One pure function of a `Situation`. The order is `Policy.arms`, with what worked in an incident of
-the same kind first. The unchanged replay comes first where neither the data nor the rate is
-suspected: it shows whether there is anything to fix. A branch that holds is kept, and no more
-costly one is tried after it, except stronger cuts of the rate, as long as they are clearly better,
-and bf16 where fp32 held. A rate is never raised.
+One pure function of a `Situation`. The branch with the fewest expected steps lost comes first
+(`ways`), unless the policy gives an order of its own: what worked in an incident of the same kind
+and what the evidence names are likely, and a branch that is expected to cost more than the trouble
+is not tried. The unchanged replay comes first where neither the data nor the rate is suspected: it
+shows whether there is anything to fix. A branch that holds is kept, and no more costly one is tried
+after it, except stronger cuts of the rate, as long as they are clearly better, and bf16 where fp32
+held. A rate is never raised.
 """
 
 import math
@@ -12,10 +14,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from trimtab.diagnosis.probes import DataProbe, TrialResult
+from trimtab.plan.expected_steps import WeighedWay, now_or_later, told
 from trimtab.plan.policy import Policy
-from trimtab.plan.trials import DEFAULT_ORDER, SettingPutBack, Trial, in_order
+from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER, SettingPutBack, Trial, in_order
 
 __all__ = [
+    "CONTROL",
     "Commit",
     "GiveUp",
     "GoBack",
@@ -23,8 +27,23 @@ __all__ = [
     "Situation",
     "Trial",
     "Wait",
+    "is_ordered",
     "next_step",
+    "now_or_wait",
+    "ways",
 ]
+
+CONTROL = Trial(name="as it was")
+"""What changes nothing."""
+_NOTHING = 0.2
+"""Weight of that nothing helps, beside those of the arms. Ours."""
+_WORKED, _SUSPECT, _REPLAY = 4.0, 1.5, 1.2
+"""Weights of an arm in place of its prior: one that worked in an incident of the kind, one that the
+evidence names, the replay where nothing else is suspected. Ours."""
+_LATER = (0.7, 0.8)
+"""What the next of those that worked, or are named, weighs of the one before. Ours."""
+_OUTLIERS, _NO_OUTLIERS = 0.8, 0.16
+"""Weight of leaving data out where batches stood out, and where none did. Ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,6 +159,23 @@ class Situation:
     step: int = 0
     last_action_step: int | None = None
     """Step from which the last committed action continued; None: there was none."""
+    calm_steps: int = 0
+    """Steps from the restore point that were calm, and may be replayed to measure how far this job
+    repeats itself; 0: none, or that is known."""
+    calm_replays: int = 0
+    """Replays of those so far."""
+    branch_steps: int = 48
+    """Steps of a branch."""
+    stake_steps: float = 10_000.0
+    """Steps from the restore point to the end of the run: lost where nothing is done."""
+    back_steps: float = 0.0
+    """What going back costs before the first branch: steps undone, and the look at the data."""
+    lasted: int = 0
+    """Steps for which the trouble lasts."""
+    heals: float = 0.0
+    """Chance that it passes by itself, by its diagnosis."""
+    due: bool = True
+    """Whether it is not waited for any longer."""
 
 
 def next_step(s: Situation) -> NextStep:
@@ -156,6 +192,11 @@ def next_step(s: Situation) -> NextStep:
         return blocked
     by_name = {t.name: t for t in s.trials}
     spent = s.trial_steps >= s.policy.trial_budget_steps
+    control = by_name.get(CONTROL.name)
+    if control is not None and control.bitwise is not True and s.calm_steps and not spent:
+        # How it went says nothing before it is known how far this job repeats itself.
+        return Trial(name=f"calm steps again, {s.calm_replays + 1}", calm_steps=s.calm_steps)
+    worth = {w.name: w.lost < s.stake_steps for w in ways(s)} if s.trials else {}
     held: list[tuple[Trial, TrialResult]] = []
     if s.policy.bisect == "always":
         asked = next((t for t in _questions(s, by_name) if t.name not in by_name), None)
@@ -176,6 +217,8 @@ def next_step(s: Situation) -> NextStep:
         if result is None:
             if spent:
                 break
+            if not held and not is_ordered(s) and not worth.get(_arm_of(trial), True):
+                continue  # it is expected to cost more than it recovers
             return trial
         # It separates causes and can never be kept, so whether it held does not end the search.
         if trial.older_state:
@@ -225,7 +268,44 @@ def _blocked(s: Situation) -> NextStep | None:
                 f"the policy allows {policy.max_wasted_share:.0%}"
             )
         )
+    now, later = now_or_wait(s)
+    if not s.due and later.lost < now.lost:
+        until = s.step + max(policy.patience_steps, 1)
+        return Wait(until_step=until, reason=f"{told((later, now))} ({later.text})")
     return None
+
+
+def now_or_wait(s: Situation) -> tuple[WeighedWay, WeighedWay]:
+    """Return going back now and waiting once more, with the steps that each is expected to cost."""
+    first = next(iter(ways(s)), None)
+    branch = 0.0 if first is None else (1 - first.chance) * s.branch_steps
+    return now_or_later(
+        cost=s.back_steps + branch,
+        wait_steps=max(s.policy.patience_steps, 1),
+        heals=s.heals,
+        lasted=s.lasted,
+        action="go back",
+    )
+
+
+def ways(s: Situation) -> tuple[WeighedWay, ...]:
+    """Return the arms that are left, by the steps that trying each next is expected to cost.
+
+    An arm that holds loses what keeping it costs, as a share of what is at stake; one that does not
+    loses its branch, and leaves the trouble as it was.
+    """
+    known = {t.name for t in s.trials}
+    left = [a for a in _arms(s) if any(t.name not in known for t in _trials(s, a))]
+    whole = sum(_weight(s, a) for a in left) + _NOTHING
+    return tuple(
+        WeighedWay(
+            name=arm,
+            chance=_weight(s, arm) / whole,
+            then=_keeping(s, arm) * s.stake_steps,
+            otherwise=s.branch_steps + s.stake_steps,
+        )
+        for arm in left
+    )
 
 
 def _too_much_data(s: Situation) -> str:
@@ -249,42 +329,79 @@ def _too_much_data(s: Situation) -> str:
 
 def _ladder(s: Situation) -> Iterator[Trial]:
     """Yield every trial of this restore point, in order."""
-    control = Trial(name="as it was")
-    arms = in_order(_evidence_first(s), first=(*s.worked, *_suspected(s)))
-    if s.policy.bisect == "never":
-        arms = tuple(a for a in arms if a in _CHEAP)
-    late = "replay" in arms and not _unexplained(s) and s.policy.bisect == "when-stuck"
-    # the replay comes late: the cheap arms that fit a suspicion go first
-    waiting = {a for a in arms if a in _CHEAP and a != "replay"}
-    for arm in arms:
-        if arm == "replay":
-            if s.policy.bisect == "always" or _unexplained(s):
-                yield control
-            continue
-        if late and not waiting:  # what is suspected did not help: does it happen again at all?
-            yield control
-            late = False
-        yield from _TRIALS[arm](s)
-        waiting.discard(arm)
-    if late:
-        yield control
+    for arm in _arms(s):
+        yield from _trials(s, arm)
+
+
+def _trials(s: Situation, arm: str) -> Iterator[Trial]:
+    return iter((CONTROL,)) if arm == "replay" else _TRIALS[arm](s)
+
+
+def _arms(s: Situation) -> tuple[str, ...]:
+    """Return the arms that may be asked, in order: by their sums, or as the policy orders them."""
+    bisect, arms = s.policy.bisect, s.policy.arms
+    if bisect == "never":
+        asked = ("replay",) if _unexplained(s) else ()
+        arms = tuple(a for a in arms if a in (*_CHEAP, *asked))
+    if is_ordered(s):
+        return in_order(arms, first=(*s.worked, *_suspected(s)))
+
+    # all arms have the same branch and stake, so that what is common to their sums is left out
+    def recovered(arm: str) -> float:
+        if arm == "replay" and bisect == "always":
+            return math.inf
+        kept = (1 - _keeping(s, arm)) * s.stake_steps
+        return _weight(s, arm) * (s.branch_steps + kept)
+
+    return tuple(sorted(arms, key=recovered, reverse=True))
+
+
+def is_ordered(s: Situation) -> bool:
+    """Whether the policy gives an order of its own."""
+    return s.policy.arms != tuple(a for a in DEFAULT_ORDER if a in s.policy.arms)
+
+
+def _arm_of(trial: Trial) -> str:
+    """Return the arm that a trial is of: a cut may leave data out as well."""
+    return trial.arms[-1]
+
+
+def _weight(s: Situation, arm: str) -> float:
+    """Return how likely an arm is the answer, beside the others."""
+    suspected = _suspected(s)
+    if arm in s.worked:
+        return float(_WORKED * _LATER[0] ** s.worked.index(arm))
+    if arm in suspected:
+        return float(_SUSPECT * _LATER[1] ** suspected.index(arm))
+    if arm == "replay" and _unexplained(s):
+        return _REPLAY
+    if arm == "other-data" and _outliers(s):
+        return _OUTLIERS
+    if arm == "other-data" and s.probe is not None and s.policy.bisect == "when-stuck":
+        return _NO_OUTLIERS
+    return ARM_BY_ID[arm].prior
+
+
+def _keeping(s: Situation, arm: str) -> float:
+    """Return what keeping an arm costs; where fp32 holds in an fp16 run, bf16 is kept."""
+    way_out = arm == "fp32" and s.low_precision == "fp16" and "bf16" in s.policy.arms
+    return ARM_BY_ID["bf16" if way_out else arm].cost
 
 
 def _questions(s: Situation, known: Mapping[str, TrialResult]) -> Iterator[Trial]:
     """Yield the branches that separate causes; none after an unchanged replay that held."""
-    control = Trial(name="as it was")
     arms = in_order(s.policy.arms, first=("replay",))
     if "replay" in arms:
-        yield control
+        yield CONTROL
     # It does not happen again, so there is no difference between causes left to see.
-    if control.name in known and known[control.name].held:
+    if CONTROL.name in known and known[CONTROL.name].held:
         return
     for arm in arms:
         if arm in ("other-data", "other-state", "fp32"):
             yield from _TRIALS[arm](s)
 
 
-_CHEAP = ("replay", "put-back", "other-data", "lower-lr")
+_CHEAP = ("put-back", "other-data", "lower-lr")
 
 
 def _unexplained(s: Situation) -> bool:
@@ -331,17 +448,6 @@ def _is_named(s: Situation) -> bool:
 def _still_changed(s: Situation) -> bool:
     """Tell whether a setting or the rate still is what it changed to."""
     return (_lr_rose(s) and not s.lr_returned) or any(not c.ended for c in s.changed)
-
-
-def _evidence_first(s: Situation) -> tuple[str, ...]:
-    """Return the arms of the policy; data that was looked at and is as usual comes last."""
-    arms = s.policy.arms
-    as_asked = arms != tuple(a for a in DEFAULT_ORDER if a in arms)  # the user's own order
-    if s.probe is None or _outliers(s) or s.policy.bisect != "when-stuck" or as_asked:
-        return arms
-    late = tuple(a for a in arms if a == "other-data")
-    cheap = [a for a in arms if a in _CHEAP and a not in late]
-    return (*cheap, *late, *(a for a in arms if a not in _CHEAP))
 
 
 def _data(s: Situation) -> Iterator[Trial]:

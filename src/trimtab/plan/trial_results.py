@@ -68,12 +68,15 @@ class Cells:
     """Same data, another state."""
     both_other: bool | None
     """Other data, another state: the run's own past."""
+    counts: bool = True
+    """Whether the trouble is far beyond what replays of calm steps of this job differ by: else a
+    replay that goes well, or fails otherwise, says nothing."""
 
     @property
     def suspect(self) -> Suspect:
         """What the table blames."""
         if self.same:
-            return "transient"
+            return "transient" if self.counts else "inconclusive"
         if self.same is None or self.other_data is None or self.other_state is None:
             return "inconclusive"
         if self.other_data and self.other_state:
@@ -179,7 +182,12 @@ class Readout:
 
 
 def read_out(
-    rows: Sequence[TrialRow], *, recorded: TrialRow, repeat: Repeat = "", low_precision: str = ""
+    rows: Sequence[TrialRow],
+    *,
+    recorded: TrialRow,
+    repeat: Repeat = "",
+    low_precision: str = "",
+    counts: bool = True,
 ) -> Readout:
     """Summarize the results of the branches.
 
@@ -188,6 +196,7 @@ def read_out(
         recorded: The run as recorded, which stands in for a control that was not run.
         repeat: How the control compares with the record.
         low_precision: What the forward pass runs in, where below fp32.
+        counts: As `Cells.counts`.
 
     Example:
         >>> at = {"expected": 2.0, "steps": 20}
@@ -209,6 +218,7 @@ def read_out(
         # The run's own past is that cell: other data under an older state went well, or nothing
         # would have been there to roll back to.
         both_other=True,
+        counts=counts,
     )
     others = sorted((r for r in rows if r is not run), key=_rank)
     # Where the unchanged replay held, an fp32 branch that held shows nothing.
@@ -218,7 +228,7 @@ def read_out(
         rows=(control, *others),
         cells=cells,
         repeat=repeat,
-        repeat_text=_repeat_text(repeat, run) if run is not None else "",
+        repeat_text=_repeat_text(repeat, run, counts=counts) if run is not None else "",
         precision="" if asked is None else name if asked else f"not {name}",
         pruned=_NUMERICS if asked is False else (),
     )
@@ -238,21 +248,27 @@ def _rank(row: TrialRow) -> tuple[bool, float, float]:
     return (not row.held, row.cost if row.held else 0.0, size)
 
 
-def _repeat_text(repeat: Repeat, run: TrialRow) -> str:
+def _repeat_text(repeat: Repeat, run: TrialRow, *, counts: bool) -> str:
     if run.held and run.rate_back:
         return "the replay went well: the script does not raise the learning rate any more"
+    if run.held and not counts:
+        return (
+            "the replay without any change went well, which says nothing: this job repeats calm"
+            " steps no closer, or how closely is not known"
+        )
     if run.held:
         return (
             "the replay without any change went well: something that happened once outside of data,"
-            " state and settings (the script's own change, the machine), or kernels that are not"
-            " deterministic"
+            " state and settings (the script's own change, the machine)"
         )
     return {
         "bit-equal": "the replay repeats bit for bit: deterministic, not the hardware",
         "rounding": "the replay repeats within rounding: not the hardware",
         "different": (
-            "the replay fails in another way than the run: hardware, or kernels that are not"
-            " deterministic"
+            "the replay fails in another way than the run, though this job repeats calm steps far"
+            " more closely"
+            if counts
+            else "the replay fails in another way than the run, as this job repeats no step closely"
         ),
         "": "",
     }[repeat]

@@ -193,6 +193,9 @@ class Trial:
     """Settings that changed without being announced: put back, and held there."""
     older_state: bool = False
     """Feed the data from a state before the restore point; such a branch is never kept."""
+    calm_steps: int = 0
+    """Replay only so many steps, all before the first sign, to see how far this job repeats itself;
+    such a branch is neither judged nor kept."""
 
     def __post_init__(self) -> None:
         """Refuse a raise."""
@@ -240,4 +243,4 @@ class Trial:
     @property
     def unchanged(self) -> bool:
         """Whether it is the control."""
-        return self.arms == ("replay",)
+        return self.arms == ("replay",) and not self.calm_steps

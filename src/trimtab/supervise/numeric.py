@@ -20,14 +20,14 @@ from trimtab.analysis.source import account_or_fault
 from trimtab.errors import TrimtabError
 from trimtab.kinds import severity_rank
 from trimtab.monitor.follower import Watcher
+from trimtab.plan.expected_steps import WeighedWay, chance_of_healing, now_or_later
 from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
 from trimtab.record import RunRecord
 from trimtab.supervise.resume import LaunchFlags, data_flags, rate_of
-from trimtab.supervise.trend import course_before, newest_level
+from trimtab.supervise.trend import begun_from, newest_level
 
 __all__ = [
-    "ExpectedSteps",
     "Judged",
     "NumberJudge",
     "NumericAnswer",
@@ -92,20 +92,10 @@ class NumericAnswer:
     """Whether the attempt broke, for good, in its first rows: the state that it loaded may be."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class ExpectedSteps:
-    """Expected steps of every device that two ways cost."""
-
-    go: float
-    wait: float
-    text: str
-
-
-def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) -> ExpectedSteps:
-    """Return what going back now and waiting once more are expected to cost, in steps.
-
-    go = lost + start; wait = patience + heals * 2 lasted + (1 - heals) go: what heals takes as long
-    again to come back, and what does not is gone back from all the same.
+def sum_up(
+    answer: NumericAnswer, policy: Policy, *, lost: float, start: float
+) -> tuple[WeighedWay, WeighedWay]:
+    """Return going back now and waiting once more, with the steps that each is expected to cost.
 
     Args:
         answer: What is to be answered.
@@ -113,14 +103,13 @@ def sum_up(answer: NumericAnswer, policy: Policy, *, lost: float, start: float) 
         lost: Steps since the checkpoint.
         start: What a start takes, in steps.
     """
-    go = lost + start
-    wait = policy.patience_steps + answer.heals * 2 * answer.lasted + (1 - answer.heals) * go
-    text = (
-        f"going back costs {lost:.0f} steps + {start:.0f} of a start = {go:.0f}; waiting"
-        f" {policy.patience_steps} + {answer.heals:.2f} x {2 * answer.lasted} +"
-        f" {1 - answer.heals:.2f} x {go:.0f} = {wait:.0f}"
+    return now_or_later(
+        cost=lost + start,
+        wait_steps=policy.patience_steps,
+        heals=answer.heals,
+        lasted=answer.lasted,
+        action=f"going back {lost:.0f} steps and a start of {start:.0f}",
     )
-    return ExpectedSteps(go=go, wait=wait, text=text)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +161,9 @@ def answer_numbers(
             why=f"{incident.headline} · lasts for {lasted} rows",
             lasted=lasted,
             due=due,
-            heals=0.0 if broken else _heals(told),
+            heals=0.0
+            if broken
+            else chance_of_healing({c.cause: c.confidence for c in told.causes}),
             lasting=broken,
             severe=broken or incident.severity == "critical",
             from_start=broken and _rows_into(record, incident.onset_row) < policy.patience_steps,
@@ -183,12 +174,6 @@ def answer_numbers(
 def _rows_into(record: RunRecord, row: int) -> int:
     """Return how many rows of the newest attempt lie before one."""
     return row - int(np.argmax(record.attempt == record.attempt[-1]))
-
-
-def _heals(told: IncidentAccount) -> float:
-    """Return how likely it passes: noise does, and every second window of bad data (ours)."""
-    known = {cause.cause: cause.confidence for cause in told.causes}
-    return min(known.get("benign-noise", 0.0) + known.get("bad-data-window", 0.0) / 2, 1.0)
 
 
 def choose_change(
@@ -203,6 +188,7 @@ def choose_change(
     step: int | None,
     row: int,
     launched: float = 1.0,
+    data: bool = True,
 ) -> NumericChange | None:
     """Return what the next start does otherwise; None: its flags have nothing more to offer.
 
@@ -221,6 +207,7 @@ def choose_change(
         step: Of the checkpoint that is loaded; None: the command starts as given.
         row: Of the first sign.
         launched: The rate of the command over that of the command before, which a log may not show.
+        data: Whether other data may be the answer.
     """
     kept = framework is not None and framework.rate_kept and step is not None
     raised = max(_raised(record, row), launched)
@@ -233,7 +220,7 @@ def choose_change(
         if rate_of(argv, framework) is not None:
             return NumericChange(rate_factor=factor / raised, why=f"{why}, and is put back")
     offers_data = False
-    if framework is not None and step is not None:
+    if data and framework is not None and step is not None:
         offers_data = bool(data_flags(argv, framework)) or framework.data_anew
     if offers_data and (num_before == 0 or goes_on):
         why = "the bad data goes on" if goes_on else "other data comes first: it costs least"
@@ -264,7 +251,7 @@ def raised_start(record: RunRecord, policy: Policy, launched: float = 1.0) -> Nu
     level = newest_level(record, rows=policy.verify_steps)
     if level is None or row == 0:
         return None
-    course, raised = course_before(record, row), max(_raised(record, row), launched)
+    course, raised = begun_from(record, row), max(_raised(record, row), launched)
     trend = course.at(math.inf, policy.verify_tolerance)
     if trend is None or raised < policy.lr_jump_ratio or level <= trend.limit:
         return None

@@ -154,6 +154,8 @@ def assemble(setup: Setup) -> Assembled:
     if s.policy.mode == "act":
         parts.points.plan_memory()
     _begin_coverage(s, parts, judged)
+    if s.is_old:
+        edge.run("recovery", recovery.go_on)
     if s.is_old and (s.policy.authority or s.policy.per_day):
         journal = s.recorder.directory.journal
         recovery.take_up(s.ranks.agree(lambda: read_journal(journal)[0]))

@@ -104,6 +104,8 @@ class Readings:
         for event in read_journal(recorder.directory.journal)[0]:
             self._yardstick.hear(event.event, event.step, event.data)
         self._yardstick.test.forget_after(step, keep_total=True)
+        if not recorder.live.num_rows:
+            return  # the power may take all rows of steps that a checkpoint has
         record = recorder.live.record()
         column, rows = record.columns["loss"], record.lineage_rows()
         rows = rows[column.present[rows] & np.isfinite(column.values[rows])]

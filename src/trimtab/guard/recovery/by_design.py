@@ -17,12 +17,13 @@ what is known of such places:
 * of turns, the range of the turns before.
 
 Then it is an alarm after all. A rate beyond all that were in force explains nothing, nor does
-anything here a value that is not finite. What is known is kept in memory alone: after a restart of
-the process nothing is explained by what was before it.
+anything here a value that is not finite. After a restart of the process what is known is built again
+from the rows and from the changes of factors and parameters, which checkpoints hold.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections import deque
 from dataclasses import dataclass, field
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import Key
+    from trimtab.record import RunRecord
 
 __all__ = ["ByDesign"]
 
@@ -74,6 +76,8 @@ _LEAST_TURNS = 4
 _MOST_KEPT = 64
 _MOST_LOSSES = 1024
 """A slow drift is known long after it began."""
+_MOST_CHANGES, _MOST_ROWS = 512, 20_000
+"""That the state is built again from, the newest ones."""
 _MOST_KINDS, _MOST_TURNS = 8, 128
 """Of turns, whose losses are kept."""
 _NUMERIC = 1e-6
@@ -283,6 +287,44 @@ class ByDesign:
         """What the logged weight is of."""
         self._notes: dict[Key, _Why | None] = {}
         """By alarm, what explains it; None: nothing any more."""
+        self._trained: tuple[Hashable, str] = (None, "")
+        """The parameters that were trained last, and their name."""
+        self.changes: deque[tuple[int, tuple[float, ...], str]] = deque(maxlen=_MOST_CHANGES)
+        """Steps at which the factors or the trained parameters changed, with both."""
+
+    @classmethod
+    def of_rows(
+        cls,
+        record: RunRecord,
+        changes: Sequence[tuple[int, tuple[float, ...], str]],
+        *,
+        until: int,
+    ) -> ByDesign:
+        """Return what is known after the rows of a lineage, and the changes, up to a step."""
+        design = cls()
+        rows = record.lineage_rows()
+        rows = rows[record.step[rows] <= until]
+        rows = np.concatenate((rows[:_FIRST], rows[_FIRST:][-_MOST_ROWS:]))
+        names = ("loss", "lr", "kl_weight", "latent_kl")
+        columns = [record.columns.get(name) for name in names]
+        values = np.array(
+            [
+                np.full(len(rows), math.nan)
+                if c is None
+                else np.where(c.present[rows], c.values[rows], math.nan)
+                for c in columns
+            ]
+        ).T
+        ahead, now = [c for c in changes if c[0] <= until], None
+        for step, row in zip(record.step[rows].astype(int).tolist(), values.tolist(), strict=True):
+            while ahead and ahead[0][0] <= step:
+                now = ahead.pop(0)
+                if now[0] < step:
+                    design._see(*now)
+            if now is not None:
+                design._see(step, *now[1:])
+            design.take_row(step, *row)
+        return design
 
     # -- in each step -----------------------------------------------------------------------
 
@@ -294,6 +336,14 @@ class ByDesign:
             terms: As `step.loss_terms` gives them.
             trained: Equal where the same parameters are trained.
         """
+        if trained != self._trained[0]:
+            name = hashlib.blake2b(repr(trained).encode(), digest_size=6).hexdigest()
+            self._trained = (trained, name)
+        self._see(step, terms, self._trained[1])
+
+    def _see(self, step: int, terms: tuple[float, ...], trained: str) -> None:
+        if not self.changes or self.changes[-1][1:] != (terms, trained):
+            self.changes.append((step, terms, trained))
         self._turns.take(step, tuple(x < 0 for x in terms), trained)
         self._of_graph.take(step, terms)
 
@@ -400,6 +450,8 @@ class ByDesign:
     def forget_after(self, step: int) -> None:
         """Forget what came after a step, to which the run has gone back."""
         self._notes.clear()
+        while self.changes and self.changes[-1][0] > step:
+            self.changes.pop()
         self._turns.forget_after(step)
         self._of_graph.forget_after(step)
         self._logged.forget_after(step)

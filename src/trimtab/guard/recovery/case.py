@@ -101,6 +101,8 @@ class Case:
     """One for each trial that ended, from this restore point."""
     control: Mapping[int, float] = field(default_factory=dict)
     """Losses by step of what changed nothing, from this restore point: as recorded, or replayed."""
+    calm: tuple[Mapping[int, float], ...] = ()
+    """Losses by step of replays of calm steps from this restore point, beside the control's."""
     repeat: Repeat = ""
     """How the unchanged replay compared with the record."""
     low_precision: str = ""

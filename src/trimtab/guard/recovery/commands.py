@@ -9,11 +9,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from trimtab.plan.expected_steps import told
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.values import InForce, Key, RestorePoint
+    from trimtab.plan.expected_steps import WeighedWay
     from trimtab.plan.trials import SettingPutBack, Trial
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "decision",
     "detail",
     "note",
+    "weighed",
 ]
 
 
@@ -305,6 +309,24 @@ def detail(text: str) -> Say:
 def decision(step: int, what: str, why: str, evidence: tuple[str, ...] = ()) -> JournalEvent:
     """Return a decision for the journal."""
     return JournalEvent("decision", step, {"what": what, "why": why, "evidence": list(evidence)})
+
+
+def weighed(step: int, what: str, ways: Sequence[WeighedWay], *, because: str = "") -> JournalEvent:
+    """Return a decision by what ways are expected to cost, with the sum.
+
+    Args:
+        step: At which.
+        what: Was decided.
+        ways: That were compared.
+        because: Why the sum does not decide; empty: it does.
+    """
+    data = {
+        "what": what,
+        "why": f"{because}; {told(ways)}" if because else told(ways),
+        "evidence": [w.text for w in ways],
+        "sum": [w.as_json() for w in ways],
+    }
+    return JournalEvent("decision", step, data)
 
 
 def note(step: int, text: str) -> JournalEvent:

@@ -87,6 +87,7 @@ class Recovery:
         self._terms: dict[float, None] = {}
         """Factors of the parts of the loss under way."""
         engine.on_restore(lambda step: self._design.forget_after(step))
+        engine.keep_script_changes(lambda: self._design.changes)
         authority = engine.policy.permissions
         self._used = DailyUse(authority)
         self._inbox = Inbox(
@@ -94,6 +95,15 @@ class Recovery:
             engine.ranks,
             asks=engine.policy.mode == "act" and "ask" in authority.allowed.values(),
         )
+
+    def go_on(self) -> None:
+        """Build again what the script did to the loss before this process; the first rank can."""
+        if self.engine.ranks.chief and self.engine.counters.step:
+            self._design = ByDesign.of_rows(
+                self._record(),
+                self.engine.saved_script_changes,
+                until=self.engine.counters.step,
+            )
 
     def take_up(self, events: Sequence[Event]) -> None:
         """Take up what an earlier process of this run left: what is staged, what was used today.

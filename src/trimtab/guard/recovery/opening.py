@@ -20,6 +20,7 @@ from trimtab.guard.recovery.commands import (
     Survey,
     at_step,
     decision,
+    weighed,
 )
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
@@ -38,7 +39,8 @@ from trimtab.guard.recovery.triage import EARLY_SIGNS, is_trouble, saturates
 from trimtab.guard.recovery.trial_cycle import start_probe
 from trimtab.guard.recovery.trial_verdict import reading_of
 from trimtab.guard.state.decisions import is_back
-from trimtab.plan.ladder import GiveUp, Wait, next_step
+from trimtab.plan.expected_steps import chance_of_healing
+from trimtab.plan.ladder import GiveUp, Wait, next_step, now_or_wait
 from trimtab.plan.memory import prefer
 from trimtab.plan.planner import make_plan
 
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.state import RecoveryState
     from trimtab.guard.yardstick.reading import BatchComparison, Reading
     from trimtab.incidents import Incident
+    from trimtab.plan.ladder import Situation
 
 __all__ = [
     "ask",
@@ -76,6 +79,9 @@ _CHANGE_STEPS = 128
 
 _UNREAD = (*EARLY_SIGNS, "after-change")
 """Detectors whose alarms the fixed batches say nothing about."""
+
+_MOST_PATIENCES = 5
+"""Times the patience for which trouble that may heal is waited for, as `supervise` has it. Ours."""
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
@@ -161,7 +167,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     if found.worse or not found.rise <= 0:
         what = "worse" if found.worse else "not better"
         told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
-        state, more = look_up(state, asked.event)
+        state, more = look_up(state, replace(asked.event, is_worse=found.worse))
         return state, (told, *more)
     alarms = _alarms(state)
     wait = max(state.policy.patience_steps, 1)
@@ -202,7 +208,7 @@ def _look_after(
         state = replace(state, watch=None, handled=state.handled - watch.keys)
         told = decision(step, "read the fixed batches", why)
         said = at_step(step, f"the fixed batches are {why}")
-        state, more = look_up(state, asked.event)
+        state, more = look_up(state, replace(asked.event, is_worse=True))
         return state, (told, said, *more)
     wait = 2 * watch.wait_steps
     over = wait > state.policy.verify_steps
@@ -320,10 +326,17 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     """Wait, give up, or go back and begin to look at the data ahead."""
     case = _case(asked, e)
     # asked before anything is reported: while it waits, the alarm stays unhandled and comes again
-    ahead = next_step(situation_of(state, case, e.standing, e.oldest_step))
+    situation = situation_of(state, case, e.standing, e.oldest_step)
+    situation = replace(
+        situation,
+        due=bool(due := _why_due(state, asked.event, case, situation)),
+        heals=_heals(state, asked.found, situation.lasted),
+    )
+    ahead = next_step(situation)
     if isinstance(ahead, Wait):
         state = replace(state, wait_until=ahead.until_step)
-        return state, (decision(e.step, "wait", ahead.reason),)
+        waits = decision(e.step, "wait", ahead.reason)
+        return state, (waits, at_step(e.step, f"waiting: {ahead.reason}"))
     problem = e.misfit or (ahead.reason if isinstance(ahead, GiveUp) else "")
     rights = rights_of(state.policy, e.standing.used_today, state.granted)
     if rights.restore == "ask" and not problem:
@@ -342,7 +355,32 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     told, ended = state.notices.end_skips()
     state = replace(state, notices=told, effects=state.effects.forget_changes(), case=case)
     state, more = start_probe(state, case, e.step)
-    return state, (*commands, *ended, NoteOnset(int(case.incident.first_step)), *more)
+    sums = weighed(e.step, "go back, and do not wait", now_or_wait(situation), because=due)
+    return state, (*commands, *ended, sums, NoteOnset(int(case.incident.first_step)), *more)
+
+
+def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str:
+    """Return why waiting is no choice; empty where it is."""
+    stays = s.saturating or s.returning or s.lr_jump_step is not None or bool(s.changed)
+    reasons = {
+        "the fixed batches have got worse": e.is_worse,
+        "it is critical": case.incident.severity == "critical" or s.nonfinite,
+        "what it may come from stays": stays,
+        "it lasts": s.lasted >= _MOST_PATIENCES * max(state.policy.patience_steps, 1),
+        "the run would end here": e.last,
+    }
+    return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _heals(state: RecoveryState, found: IncidentInRecord, lasted: int) -> float:
+    """Return how likely an incident passes by itself until the next look.
+
+    What has lasted for so long lasts as long again as often as not; that it does so at all is said
+    by its causes.
+    """
+    causes = diagnose(found.record, found.incident, earlier=state.incidents).causes
+    soon = max(state.policy.patience_steps, 1)
+    return chance_of_healing({c.cause: c.confidence for c in causes}) * soon / (lasted + soon)
 
 
 def _ask_first(

@@ -20,11 +20,15 @@ if TYPE_CHECKING:
 __all__ = [
     "affordable_probe",
     "affordable_step",
+    "calm_steps",
     "older_target",
     "situation_of",
     "trial_length",
     "wasted_share",
 ]
+
+_FEWEST_CALM, _MOST_CALM = 2, 8
+"""Calm steps that are replayed to measure how far a job repeats itself. Ours."""
 
 
 def situation_of(
@@ -88,7 +92,42 @@ def situation_of(
         trial_steps=case.trial_steps,
         step=case.seen_step,
         last_action_step=state.last_action_step,
+        calm_steps=calm_steps(state, case, standing),
+        calm_replays=len(case.calm),
+        branch_steps=trial_length(state, case),
+        stake_steps=_at_stake(state, case),
+        back_steps=case.seen_step - case.base.step + affordable_probe(policy),
+        lasted=max(case.seen_step - int(case.incident.onset), 0),
     )
+
+
+def calm_steps(state: RecoveryState, case: Case, standing: Standing) -> int:
+    """Return how many calm steps may be replayed, to measure how far this job repeats itself.
+
+    0 where that is known, where too few lie before the first sign, or where they cost too much.
+    """
+    steps = min(_calm_before(case) - case.base.step, _MOST_CALM)
+    if state.noise is not None or steps < _FEWEST_CALM:
+        return 0
+    share = wasted_share(
+        state,
+        case,
+        standing.executed_steps,
+        standing.probed_batches,
+        base=case.base.step,
+        ahead=2 * steps,
+    )
+    return steps if share <= state.policy.max_wasted_share else 0
+
+
+def _calm_before(case: Case) -> int:
+    """Return the last step before all signs of the trouble."""
+    return int(min(case.first_sign, case.incident.first_step)) - 1
+
+
+def _at_stake(state: RecoveryState, case: Case) -> float:
+    """Return the steps from the base to the end: a run whose end is not known is half-way."""
+    return max((state.final_step or 2 * case.seen_step) - case.base.step, 1)
 
 
 def _changed(case: Case, standing: Standing) -> tuple[SettingPutBack, ...]:

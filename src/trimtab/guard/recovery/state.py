@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trimtab.diagnosis.probes import DataProbe, TrialResult
     from trimtab.guard.recovery.case import Approach, Case, Verification
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
-    from trimtab.guard.recovery.values import Key, RestorePoint
+    from trimtab.guard.recovery.values import JobNoise, Key, RestorePoint
     from trimtab.incidents import Incident
     from trimtab.plan.expected import ExpectedChange
     from trimtab.plan.ladder import Commit, GiveUp, GoBack, Wait
@@ -310,6 +310,8 @@ class RecoveryState:
     """Last calm steps in a row whose loss or gradient was not finite, count."""
     expected: tuple[ExpectedChange, ...] = ()
     """Announced changes."""
+    noise: JobNoise | None = None
+    """How far this job repeats itself; None: not measured since the process began."""
     shadow: Shadow = field(default_factory=Shadow)
     """What `act` would have done, where nothing is done."""
 

@@ -35,6 +35,7 @@ from trimtab.guard.recovery.commands import (
     at_step,
     decision,
     detail,
+    weighed,
 )
 from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
 from trimtab.guard.recovery.data_probe import (
@@ -70,10 +71,26 @@ from trimtab.guard.recovery.state import (
 )
 from trimtab.guard.recovery.triage import saturates, speaks_of_trial
 from trimtab.guard.recovery.trial_table import read_case, with_row
-from trimtab.guard.recovery.trial_verdict import conclude_trial, trial_is_lost
+from trimtab.guard.recovery.trial_verdict import (
+    conclude_trial,
+    is_beyond_noise,
+    noise_of,
+    trial_is_lost,
+)
 from trimtab.guard.recovery.values import settings_of
 from trimtab.kinds import KIND_BY_NAME
-from trimtab.plan.ladder import Commit, GiveUp, GoBack, NextStep, Wait, next_step
+from trimtab.plan.expected_steps import WeighedWay, told
+from trimtab.plan.ladder import (
+    CONTROL,
+    Commit,
+    GiveUp,
+    GoBack,
+    NextStep,
+    Wait,
+    is_ordered,
+    next_step,
+    ways,
+)
 from trimtab.plan.trials import Trial
 
 if TYPE_CHECKING:
@@ -92,6 +109,7 @@ if TYPE_CHECKING:
     )
     from trimtab.guard.recovery.state import RecoveryState
     from trimtab.guard.recovery.values import RestorePoint
+    from trimtab.plan.ladder import Situation
 
 __all__ = [
     "advance",
@@ -165,6 +183,7 @@ def probe_ready(state: RecoveryState, case: Case) -> Result:
         case,
         probe_samples=(),
         rows=(),
+        calm=(),
         repeat="",
         control=recorded_curve(case.record, after=case.base.step, until=case.seen_step),
     )
@@ -229,6 +248,10 @@ def trial_step(
         lr_peak=max(case.lr_peak, e.script_lr) if e.script_lr > 0 else case.lr_peak,
         broken_steps=case.broken_steps + 1 if broken else 0,
     )
+    if case.trial is not None and case.trial.calm_steps:
+        state = replace(state, case=case)
+        over = len(case.losses) >= case.trial.calm_steps
+        return end_calm_replay(state, case, e.step) if over else (state, ())
     length = trial_length(state, case)
     alarmed = (
         case.alarmed
@@ -271,11 +294,38 @@ def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None
         elif len(case.base_reading) == len(reading.losses):
             reading = replace(reading, base=case.base_reading, base_step=case.base.step)
     result = conclude_trial(case, trial, tolerance=state.policy.verify_tolerance, reading=reading)
+    if trial.unchanged:
+        state = replace(state, noise=noise_of(case, state.noise))
+        result = replace(result, beyond_noise=is_beyond_noise(case, state.noise))
     state = replace(state, case=replace(case, trials=(*case.trials, result)))
     if result.held:
         # keeping this trial later goes on from here, without doing its steps again
         return replace(state, pending=Capturing()), (Capture(),)
     return finish_trial(state, step, None)
+
+
+def end_calm_replay(state: RecoveryState, case: Case, step: int) -> Result:
+    """Take in a replay of calm steps; with the last of them, what the control has shown counts."""
+    case = replace(case, calm=(*case.calm, as_curve(case.losses, after=case.from_step)))
+    state = replace(state, case=case, pending=Advancing(after_probe=False))
+    noise = noise_of(case, state.noise)
+    if noise is None:
+        return state, (Survey(),)
+    known = is_beyond_noise(case, noise)
+    trials = tuple(
+        replace(t, beyond_noise=known) if t.name == CONTROL.name else t for t in case.trials
+    )
+    case = replace(case, trials=trials)
+    text = (
+        f"{1 + len(case.calm)} replays of {len(case.calm[0])} calm steps differ by at most"
+        f" {noise.spread:.3g} from each other, {noise.apart:.3g} from the record:"
+        f" {'far less than the trouble' if known else 'the unchanged replay is inconclusive'}"
+    )
+    return replace(state, case=case, noise=noise), (
+        decision(step, "measure how far this job repeats itself", text),
+        detail(text),
+        Survey(),
+    )
 
 
 def _passes(case: Case, finding: Finding, length: int) -> bool:
@@ -347,7 +397,8 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
     if asked.after_probe:
         case = replace(case, low_precision=e.standing.low_precision)
         state = replace(state, case=case)
-    step = next_step(situation_of(state, case, e.standing, e.oldest_step))
+    situation = situation_of(state, case, e.standing, e.oldest_step)
+    step = next_step(situation)
     if isinstance(step, GoBack | GiveUp) and case.asks:
         # what may be done without asking did not hold; a person may allow the rest
         compared = _comparison(case, step, e.step)
@@ -360,7 +411,9 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
         return state, (FindRestorePoint(target, or_oldest=True),)
     step = _within_budget(state, case, step, e.standing)
     if isinstance(step, Trial):
-        return _start_trial(state, case, step, older_target(state, case, e.oldest_step))
+        sums = () if step.calm_steps else _sums(situation, step, e.step)
+        state, more = _start_trial(state, case, step, older_target(state, case, e.oldest_step))
+        return state, (*sums, *more)
     if isinstance(step, GiveUp):
         step = _least_bad(case, step)
     compared = _comparison(case, step, e.step)
@@ -372,12 +425,24 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
     return state, (*compared, *more)
 
 
+def _sums(situation: Situation, trial: Trial, step: int) -> tuple[Command, ...]:
+    """Return the sum by which a branch comes next; none where one that held is only refined."""
+    if any(t.held for t in situation.trials):
+        return ()
+    left = ways(situation)
+    leave = WeighedWay(name="leave it", cost=situation.stake_steps)
+    shown = detail(f"{trial.name} next; {told((*left[:3], leave))}")
+    asked = is_ordered(situation) or situation.policy.bisect == "always"
+    because = "in the order of the policy" if asked else ""
+    return weighed(step, f"try {trial.name}", (*left, leave), because=because), shown
+
+
 def _within_budget(
     state: RecoveryState, case: Case, step: NextStep, standing: Standing
 ) -> NextStep:
     """Return the step; or, where its trial would exceed the budget, what to do instead."""
     # the first trial is always allowed: without one, going back was for nothing
-    if not isinstance(step, Trial) or not (case.trials or case.depth):
+    if not isinstance(step, Trial) or step.calm_steps or not (case.trials or case.depth):
         return step
     allowed = state.policy.max_wasted_share
     share = wasted_share(

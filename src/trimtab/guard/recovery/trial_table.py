@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab.guard.recovery.curves import as_curve, repeats
 from trimtab.plan.effects import effect_of
+from trimtab.plan.ladder import CONTROL
 from trimtab.plan.trial_results import Readout, TrialRow, read_out
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ def read_case(case: Case) -> Readout:
         steps=len(losses),
         recorded=True,
     )
+    control = next((t for t in case.trials if t.name == CONTROL.name), None)
     return read_out(
-        case.rows, recorded=recorded, repeat=case.repeat, low_precision=case.low_precision
+        case.rows,
+        recorded=recorded,
+        repeat=case.repeat,
+        low_precision=case.low_precision,
+        counts=control is None or control.counts,
     )

@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.diagnosis.probes import TrialResult
-from trimtab.guard.recovery.curves import as_curve, repeats
+from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
+from trimtab.guard.recovery.values import JobNoise
 from trimtab.guard.state.decisions import is_back
 from trimtab.guard.yardstick.reading import compare
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from trimtab.guard.recovery.case import Case
     from trimtab.guard.recovery.expectation import Expectation
     from trimtab.guard.yardstick.reading import BatchComparison, Reading
     from trimtab.plan.trials import Trial
 
-__all__ = ["conclude_trial", "reading_of", "trial_is_lost"]
+__all__ = ["conclude_trial", "is_beyond_noise", "noise_of", "reading_of", "trial_is_lost"]
 
 _NOISE_SHARE = 0.1
 """Most that the noise of a trial's losses may lift what counts as held, share of the unit."""
+_FEWEST_REPLAYS = 3
+"""Of calm steps, from one state, that show how far a job repeats itself."""
 _LOST_SHARE = 0.15
 """Distance above the level from which a trial is lost, share of the unit."""
 
@@ -99,7 +102,50 @@ def _rate_that_was_back(case: Case, trial: Trial) -> float | None:
 
 def _repeats_bitwise(case: Case) -> bool | None:
     """Whether the replay repeated the record bit for bit before the first sign; None: no rows."""
-    before = min(case.first_sign, case.incident.first_step)
-    curve = as_curve(case.losses, after=case.from_step)
-    said = repeats({t: x for t, x in curve.items() if t < before}, case.control)
+    said = repeats(_calm_part(case, as_curve(case.losses, after=case.from_step)), case.control)
     return None if said == "" else said == "bit-equal"
+
+
+def _calm_part(case: Case, curve: Mapping[int, float]) -> dict[int, float]:
+    """Return the losses before all signs of the trouble."""
+    before = min(case.first_sign, case.incident.first_step)
+    return {t: x for t, x in curve.items() if t < before}
+
+
+def noise_of(case: Case, known: JobNoise | None) -> JobNoise | None:
+    """Return how far the job repeats itself; what is known stays, but for a replay that is exact.
+
+    Two runs of calm steps that are equal bit for bit, the record and a replay, show that it does.
+    Else three replays from one state are asked for.
+    """
+    recorded = recorded_curve(case.record, after=case.base.step, until=case.seen_step)
+    replays = [_calm_part(case, c) for c in case.calm]
+    if case.trial is not None and case.trial.unchanged:
+        control = _calm_part(case, as_curve(case.losses, after=case.from_step))
+        if len(control) > 1 and repeats(control, recorded) == "bit-equal":
+            return JobNoise(0.0, 0.0)
+        if known == JobNoise(0.0, 0.0):  # it did once, and does not any more
+            return None
+    if len(replays) + 1 < _FEWEST_REPLAYS or known is not None:
+        return known
+    replays.append(_calm_part(case, case.control))
+    steps = [t for t in replays[0] if all(t in c for c in (*replays, recorded))]
+    spread = apart = 0.0
+    for t in steps:
+        losses = [c[t] for c in replays]
+        spread = max(spread, max(losses) - min(losses))
+        apart = max(apart, *(abs(x - recorded[t]) for x in losses))
+    # a value that is not finite is as far from the others as can be
+    whole = math.isfinite(spread) and math.isfinite(apart) and bool(steps)
+    return JobNoise(spread, apart) if whole else JobNoise(math.inf, math.inf)
+
+
+def is_beyond_noise(case: Case, noise: JobNoise | None) -> bool | None:
+    """Whether the trouble is far beyond what the job does by itself; None: that is not known."""
+    if noise is None:
+        return None
+    onset = int(case.incident.onset)
+    found = recorded_curve(case.record, after=onset - 1, until=case.seen_step).values()
+    worst = max((abs(x - case.level) for x in found if math.isfinite(x)), default=0.0)
+    broken = any(not math.isfinite(x) for x in found) or not found
+    return noise.is_far_below(math.inf if broken else worst)

@@ -11,10 +11,31 @@ if TYPE_CHECKING:
     from trimtab.guard.state.decisions import LrHold
     from trimtab.plan.trials import Trial
 
-__all__ = ["InForce", "Key", "RestorePoint", "settings_of"]
+__all__ = ["InForce", "JobNoise", "Key", "RestorePoint", "settings_of"]
+
+_FAR_BEYOND = 8.0
+"""Times the largest difference of calm replays. Ours: a difference grows from step to step."""
 
 Key = tuple[str, str, int]
 """Identity of a finding: detector, signal, row of its onset."""
+
+
+@dataclass(frozen=True)
+class JobNoise:
+    """How far replays of the same calm steps from one state repeat each other, and the record."""
+
+    spread: float
+    """Largest difference between two replays at a step, in units of the loss; 0: bit for bit."""
+    apart: float
+    """Largest difference of a replay from the record."""
+
+    def is_far_below(self, size: float) -> bool:
+        """Whether trouble of a size is far beyond what this job does by itself.
+
+        It is not where replays agree with each other and not with the record: what is gone back
+        to is not the whole state then.
+        """
+        return _FAR_BEYOND * max(self.spread, self.apart) < size
 
 
 @dataclass(frozen=True)

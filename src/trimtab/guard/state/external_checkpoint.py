@@ -45,6 +45,7 @@ def companion_of(state: RunState, *, judgement: Judgement, ranks: Ranks, attempt
         "own": ranks.collect(clone(own)),
         "judge": judgement.to_json(),
         "counters": asdict(state.counters),
+        "script_changes": [list(c) for c in state.script_changes()],
         "standing": state.standing(),
         "settings": state.training.settings,
         "data_shape": state.data.shape if state.data is not None else None,
@@ -112,6 +113,7 @@ def go_on_from(
         found.attempt = saved["attempt"]
         state.set_counters(Counters(**saved["counters"]))
         state.training.adopt_settings(saved["settings"])
+        state.adopt_script_changes(saved)
         try:
             judgement.restore(judgement.from_json(saved["judge"]))
         except ReadError as error:

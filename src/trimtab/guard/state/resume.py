@@ -180,6 +180,7 @@ class Resumption:
             self._judgement.start_over()
             notes.append(f"detectors start anew: {error}")
         state.training.load(saved["training"])
+        state.adopt_script_changes(saved)
         state.set_counters(Counters(**saved["counters"]))
         if state.data is not None and saved["data"] is not None:
             state.data.load_state_dict(saved["data"])

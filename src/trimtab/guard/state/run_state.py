@@ -24,7 +24,7 @@ from trimtab.guard.state.training_state import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.recording.recorder import Recorder
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from trimtab.guard.state.step_clock import StepClock
     from trimtab.guard.state.training_state import StateDict, Training
 
-__all__ = ["RunState"]
+__all__ = ["RunState", "ScriptChange"]
+
+ScriptChange = tuple[int, tuple[float, ...], str]
+"""A step, the factors of the parts of the loss from there on, and a name of what is trained."""
 
 
 class RunState:
@@ -72,6 +75,10 @@ class RunState:
         self._poisoned_step: int | None = None
         self._position_then: int | None = None
         self._on_restore: list[Callable[[int], None]] = []
+        self.script_changes: Callable[[], Iterable[ScriptChange]] = tuple
+        """Gives what the script changed of the loss, step by step: saved with each checkpoint."""
+        self.saved_script_changes: tuple[ScriptChange, ...] = ()
+        """Those of the checkpoint that the run went on from."""
         self.num_restores = 0
         """How often a state was put back."""
 
@@ -164,6 +171,7 @@ class RunState:
 
     def _with_decisions(self, payload: StateDict) -> StateDict:
         payload["judge"] = self._judgement.to_json()
+        payload["script_changes"] = [list(c) for c in self.script_changes()]
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings
         payload["data_shape"] = self.data.shape if self.data is not None else None
@@ -264,6 +272,13 @@ class RunState:
             f"the learning rate that the loop had lowered to {float(now):g} goes back to"
             f" {float(then):g} of step {snapshot.step}; guard.limit_lr({float(now):g}, why=...)"
             " holds it"
+        )
+
+    def adopt_script_changes(self, saved: StateDict) -> None:
+        """Take up what a checkpoint holds of the script's changes; one of before holds none."""
+        self.saved_script_changes = tuple(
+            (int(step), tuple(map(float, terms)), str(trained))
+            for step, terms, trained in saved.get("script_changes", ())
         )
 
     # -- resumed ----------------------------------------------------------------------------

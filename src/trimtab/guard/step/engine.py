@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.errors import ActError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.guard.data.streams import Order
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.state.checkpoint_store import Store
     from trimtab.guard.state.decisions import Counters, Decisions
+    from trimtab.guard.state.run_state import ScriptChange
     from trimtab.guard.state.training_state import Snapshot, SnapshotRing, StateDict, Training
     from trimtab.guard.step.precision import Precision
     from trimtab.guard.step.run_context import RunContext
@@ -146,6 +147,15 @@ class Engine:
             ActError: It does not fit what is trained now.
         """
         self._parts.state.restore(snapshot)
+
+    def keep_script_changes(self, changes: Callable[[], Iterable[ScriptChange]]) -> None:
+        """Save these with each checkpoint."""
+        self._parts.state.script_changes = changes
+
+    @property
+    def saved_script_changes(self) -> tuple[ScriptChange, ...]:
+        """Those in the checkpoint that the run went on from."""
+        return self._parts.state.saved_script_changes
 
     def on_restore(self, callback: Callable[[int], None]) -> None:
         """Call `callback(step)` each time a state was put back."""
