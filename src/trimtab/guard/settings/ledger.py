@@ -61,6 +61,8 @@ _SIGNALS: Mapping[str, str] = {
     "clip": "clip_limit",
 }
 """Signal of a row by the optimizer's own name; the largest of the groups."""
+_WEIGHTS = "weights"
+"""No setting: a matrix that grew by no update. Going back puts it back, and nothing is held."""
 _NOT_PUT_BACK = ("lr", "clip", "batch_size", "loss_scale")
 """Settings that the loop sets anew in each step; for the rate there are cuts."""
 _DROPOUTS = ("p", "dropout", "dropout_p", "drop_prob", "attention_dropout", "attn_dropout")
@@ -159,6 +161,8 @@ class SettingsLedger:
         """Those that going back has undone, and that have not come again."""
         self._told: dict[str, tuple[int, str]] = {}
         """Settings that were announced alone: until which step, and by what."""
+        self._weighed = 0
+        """Step of the last reading of the weights."""
         self._batch = _Steady()
         self._scale = 0.0
 
@@ -349,7 +353,18 @@ class SettingsLedger:
         beyond = self._peak.see(values.get("lr", math.nan), step)
         if beyond is not None and not self._expected.covers("lr", step):
             values["rate_over_peak"] = beyond
-        return self._sort(changed, step, of_row=True) if changed else ()
+        grown = self._grown(values.get("weight_jump", 0.0), step) if "weight_norm" in values else ()
+        if grown and grown[0].expected == "":
+            values["unannounced_changes"] = values.get("unannounced_changes", 0.0) + 1
+        return (*grown, *(self._sort(changed, step, of_row=True) if changed else ()))
+
+    def _grown(self, jump: float, step: int) -> tuple[SettingChanged, ...]:
+        """Return that a matrix grew by itself; not after a jump of the rate, which does it."""
+        first, self._weighed = self._weighed, step  # read before the update of its step
+        rates = any(c.name == "lr" and step - c.step < _SCHEDULE_STEPS for c in self._changes)
+        if not jump or rates or first >= step:
+            return ()
+        return self._sort([SettingChanged(first, _WEIGHTS, (1.0,), (jump,))], first, of_row=True)
 
     # -- for recovery -----------------------------------------------------------------------
 
@@ -362,7 +377,8 @@ class SettingsLedger:
             if change.name in self._held or change.name in _NOT_PUT_BACK or not change.before:
                 continue
             values = self._values_to_hold(change)
-            if change.step > step and change.name not in found and values:
+            known = values or change.name == _WEIGHTS
+            if change.step > step and change.name not in found and known:
                 found[change.name] = SettingPutBack(
                     name=change.name,
                     step=change.step,
@@ -375,12 +391,16 @@ class SettingsLedger:
 
     def _is_over(self, change: SettingChanged) -> bool:
         """Whether the script itself has put a setting back; data comes again as it was."""
+        if change.name == _WEIGHTS:
+            return True
         if change.name == LossCount.name:
             return self._count.is_over
         return self._values.get(change.name) == change.before
 
     def _values_to_hold(self, change: SettingChanged) -> Values:
         """Return what puts a setting back; empty where nothing does."""
+        if change.name == _WEIGHTS:
+            return ()
         if change.name == LossCount.name:
             return change.after if self._count.corrects else ()
         if is_measured(change.name):
