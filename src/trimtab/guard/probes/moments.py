@@ -364,9 +364,9 @@ class UpdateProbe:
         self._norms: list[tuple[int, torch.Tensor]] = []
         """Of the matrices at the last two readings, with the step."""
         self._updates: deque[float] = deque(maxlen=_MOST_UPDATES)
-        self.jump: float | None = None
+        self.jump = 1.0
         """By what the norm of a matrix has grown since the last reading, far more than updates
-        do; None: by no more."""
+        do; 1: by no more."""
 
     def before(self, step: int = 0) -> None:
         """Remember the parameters as they are, this rank's shards of them."""
@@ -435,7 +435,7 @@ class UpdateProbe:
         usual = [u for u in self._updates if math.isfinite(u)]
         before = usual[-1] if usual else 0.0
         self._updates.append(update)
-        self.jump = None
+        self.jump = 1.0
         if len(self._norms) < 2 or len(usual) < _FEWEST_UPDATES:
             return
         (since, old), (now, new) = self._norms

@@ -330,8 +330,7 @@ class Probes:
                     ("update_square", "weight_square", "weight_max"), squares, strict=True
                 ):
                     self._seen[name] = value
-                if self.update.jump is not None:
-                    self._seen["weight_jump"] = self.update.jump
+                self._seen["weight_jump"] = self.update.jump
             self._take_softly()
             checksum = checksum_of_copies(self._parameters) if self._ranks.count > 1 else 0.0
         finally:  # the other ranks wait for this one's share, whatever failed here

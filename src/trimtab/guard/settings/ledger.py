@@ -353,16 +353,19 @@ class SettingsLedger:
         beyond = self._peak.see(values.get("lr", math.nan), step)
         if beyond is not None and not self._expected.covers("lr", step):
             values["rate_over_peak"] = beyond
-        grown = self._grown(values.get("weight_jump", 0.0), step) if "weight_norm" in values else ()
-        if grown and grown[0].expected == "":
-            values["unannounced_changes"] = values.get("unannounced_changes", 0.0) + 1
+        grown = self._grown(values, step) if "weight_jump" in values else ()
         return (*grown, *(self._sort(changed, step, of_row=True) if changed else ()))
 
-    def _grown(self, jump: float, step: int) -> tuple[SettingChanged, ...]:
-        """Return that a matrix grew by itself; not after a jump of the rate, which does it."""
+    def _grown(self, values: dict[str, float], step: int) -> tuple[SettingChanged, ...]:
+        """Return that a matrix grew by itself; not after a jump of the rate, which does it.
+
+        The row keeps it only where it did.
+        """
+        jump = values["weight_jump"]
         first, self._weighed = self._weighed, step  # read before the update of its step
         rates = any(c.name == "lr" and step - c.step < _SCHEDULE_STEPS for c in self._changes)
-        if not jump or rates or first >= step:
+        if jump == 1 or rates or first >= step:
+            del values["weight_jump"]
             return ()
         return self._sort([SettingChanged(first, _WEIGHTS, (1.0,), (jump,))], first, of_row=True)
 
