@@ -3,6 +3,8 @@
 `benchmarks/origins/*.toml` records which log, paper or review suggested a rule or a threshold. A
 rule that one repository alone suggested has been fitted to it, so on that repository it proves
 nothing: it is turned off there. A rule without a record counts as suggested by all, and stays on.
+A second measurement turns off every rule in which the repository had any part, with whatever else
+that rule finds: less than a user with another log may expect.
 """
 
 import re
@@ -20,6 +22,7 @@ from trimtab.detectors.judge import DETECTORS
 from trimtab.detectors.offline import HINDSIGHT
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.errors import ConfigError, ReadError
+from trimtab.record import RunRecord
 
 __all__ = [
     "ORIGINS",
@@ -85,17 +88,23 @@ def _origin(path: Path, rule: str, table: Mapping[str, Any]) -> Origin:
     )
 
 
-def rules_off_for(repo: str, origins: Sequence[Origin]) -> frozenset[str]:
+def rules_off_for(repo: str, origins: Sequence[Origin], *, in_part: bool = False) -> frozenset[str]:
     """Return the rules that this repository alone suggested, by the names that switch them off.
 
     A detector is off where every record that names it names this repository and nothing else.
+
+    Args:
+        repo: The repository.
+        origins: What is recorded of the rules.
+        in_part: Return the rules of which any record names this repository, others or not.
     """
     switches = {d.name for d in DETECTORS} | {rule.__name__ for rule in HINDSIGHT}
     switches.add("hindsight_findings")
     off: set[str] = set()
     for name in switches:
         records = [o for o in origins if name in _NAME.findall(o.where) or name == o.rule]
-        if records and all(o.suggested_by == {repo} for o in records):
+        alone = bool(records) and all(o.suggested_by == {repo} for o in records)
+        if alone or (in_part and any(repo in o.suggested_by for o in records)):
             off.add(name)
     return frozenset(off)
 
@@ -107,6 +116,10 @@ class LeftOut:
     figures: Mapping[str, Any]
     off: Mapping[str, Sequence[str]]
     """By repository: the rules that were off; repositories without one are left out."""
+    in_part: Mapping[str, Any]
+    """Figures with each repository judged without any rule that it had a part in."""
+    num_in_part: int
+    """Repositories that had a part in one."""
     num_records: int
 
 
@@ -117,27 +130,48 @@ def score_left_out(folder: Path, runs: Sequence[LabelledRun], *, say: Say) -> Le
         ConfigError: A record of origins cannot be used.
     """
     origins = read_origins()
-    scores: list[RunScore] = []
+    alone: list[RunScore] = []
+    in_part: list[RunScore] = []
     off: dict[str, Sequence[str]] = {}
+    had_part: set[str] = set()
     for number, (run, found) in enumerate(read_labelled(folder, runs), 1):
-        rules = rules_off_for(run.repo, origins)
-        if rules:
-            off[run.repo] = sorted(rules)
-        if isinstance(found, ReadError):
-            said = Prediction(id=run.id, error=str(found))
-        else:
-            said = predict(run.id, found, sensitivity=Sensitivity(off=rules))
-        scores.append(score_run(run, said))
+        own = rules_off_for(run.repo, origins)
+        shared = rules_off_for(run.repo, origins, in_part=True)
+        if own:
+            off[run.repo] = sorted(own)
+        if shared:
+            had_part.add(run.repo)
+        alone.append(_score(run, found, own))
+        in_part.append(alone[-1] if own == shared else _score(run, found, shared))
         say(f"{number}/{len(runs)} {run.id} without its own rules")
-    return LeftOut(figures=totals(scores), off=off, num_records=len(origins))
+    return LeftOut(
+        figures=totals(alone),
+        off=off,
+        in_part=totals(in_part),
+        num_in_part=len(had_part),
+        num_records=len(origins),
+    )
+
+
+def _score(run: LabelledRun, found: RunRecord | ReadError, off: frozenset[str]) -> RunScore:
+    if isinstance(found, ReadError):
+        return score_run(run, Prediction(id=run.id, error=str(found)))
+    return score_run(run, predict(run.id, found, sensitivity=Sensitivity(off=off)))
 
 
 def left_out_text(found: LeftOut) -> str:
     """Return the figures as a few lines."""
-    figures = found.figures
     off = "; ".join(f"{repo}: {', '.join(rules)}" for repo, rules in sorted(found.off.items()))
     return (
         f"each repository without the rules that it alone suggested ({found.num_records} records):"
-        f" F1 {figures['f1']:.2f}, same family {figures['f1_same_family']:.2f}, false per 10k"
-        f" {figures['false_per_10k']:.2f}\n  off: {off or 'none'}"
+        f" {_text(found.figures)}\n  off: {off or 'none'}\n"
+        f"and without any rule that it had a part in ({found.num_in_part} had):"
+        f" {_text(found.in_part)}"
+    )
+
+
+def _text(figures: Mapping[str, Any]) -> str:
+    return (
+        f"F1 {figures['f1']:.2f}, same family {figures['f1_same_family']:.2f}, false per 10k"
+        f" {figures['false_per_10k']:.2f}"
     )

@@ -6,7 +6,7 @@ in which it last stood as an alarm, whether it was withdrawn later or not; `befo
 those told before the log stood still. The delay is the rows from onset to the first telling as an
 alarm; withdrawn is what the last look does not tell as an alarm any more.
 
-`HELD_ROWS` was chosen on the repositories whose name has an even hash; figures on the others are
+`SETTLING_ROWS` was chosen on the repositories whose name has an even hash; figures on the others are
 given apart.
 """
 

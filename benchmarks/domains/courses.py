@@ -184,6 +184,14 @@ def sft(rng: np.random.Generator, n: int) -> Courses:
     }
 
 
+def vae(rng: np.random.Generator, n: int) -> Courses:
+    """Return a sound variational autoencoder, whose divergence counts in full from the start."""
+    f = np.linspace(0.0, 1.0, n)
+    recon = _around(rng, 85.0 + 60.0 * np.exp(-6.0 * f), 0.01)
+    divergence = _around(rng, 22.0 * (1.0 - np.exp(-8.0 * f)) + 1.0, 0.03)
+    return {"loss": recon + divergence, "recon_loss": recon, "latent_kl": divergence}
+
+
 BASES: Mapping[str, Callable[[np.random.Generator, int], Courses]] = {
     "rl": rl,
     "preference": preference,
@@ -193,5 +201,6 @@ BASES: Mapping[str, Callable[[np.random.Generator, int], Courses]] = {
     "gan": gan,
     "diffusion": diffusion,
     "sft": sft,
+    "vae": vae,
 }
 """Kind of training -> its sound courses, (generator, number of rows) -> courses."""

@@ -143,6 +143,7 @@ _GAN = {
     "gradient_penalty": "gradient_penalty",
     "sample_diversity": "lpips_diversity",
 }
+_VAE = {"loss": "loss", "recon_loss": "recon", "latent_kl": "kld"}
 _DIFFUSION = {
     "low_noise_loss": "loss_q0",
     "high_noise_loss": "loss_q3",
@@ -234,6 +235,7 @@ FORMATS: Mapping[str, Mapping[str, tuple[Writer, Mapping[str, str], str]]] = {
         "csv": (_csv, {"loss": "loss", **_FP8}, "csv"),
     },
     "gan": {"csv": (_csv, _GAN, "csv"), "jsonl": (_jsonl, _GAN, "jsonl")},
+    "vae": {"csv": (_csv, _VAE, "csv"), "jsonl": (_jsonl, _VAE, "jsonl")},
     "diffusion": {"csv": (_csv, _DIFFUSION, "csv"), "jsonl": (_jsonl, _DIFFUSION, "jsonl")},
     "sft": {"trl": (_hf_stdout, _TRL, "log"), "jsonl": (_jsonl, _TRL, "jsonl")},
 }

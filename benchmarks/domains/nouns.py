@@ -59,6 +59,7 @@ NOUNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
             "sample_diversity",
         ),
     ),
+    ("VAE", "vae", ("latent_kl", "recon_loss")),
     ("supervised fine-tuning", "sft", ("token_accuracy",)),
 )
 """(notion, kind of training, signals)."""

@@ -254,6 +254,14 @@ def _discriminator_wins(c: Courses, g: Floats, rng: np.random.Generator) -> None
     c["d_fake"] = c["d_fake"] * np.exp(-6.0 * fast)
 
 
+def _posterior_collapse(c: Courses, g: Floats, rng: np.random.Generator) -> None:
+    kept = np.exp(-12.0 * g)
+    lost = c["latent_kl"] * (1.0 - kept)
+    c["latent_kl"] = c["latent_kl"] * kept
+    c["recon_loss"] = c["recon_loss"] + 1.5 * lost
+    c["loss"] = c["recon_loss"] + c["latent_kl"]
+
+
 def _mode_collapse(c: Courses, g: Floats, rng: np.random.Generator) -> None:
     c["sample_diversity"] = c["sample_diversity"] * np.exp(-2.5 * g)
     swing = 1.0 + 0.5 * g * np.sin(np.arange(len(g)) / 5.0)
@@ -497,5 +505,9 @@ PATHOLOGIES: tuple[Pathology, ...] = (
     Pathology(
         "forgetting", "sft", _forgetting, _SIGNAL, ("forgetting",),
         "Luo et al. 2023, An empirical study of catastrophic forgetting, arXiv:2308.08747",
+    ),
+    Pathology(
+        "posterior-collapse", "vae", _posterior_collapse, _SIGNAL, ("posterior-collapse",),
+        "Bowman et al. 2016, arXiv:1511.06349; He et al. 2019, arXiv:1901.05534",
     ),
 )  # fmt: skip

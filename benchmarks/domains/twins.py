@@ -131,6 +131,14 @@ def _learns_well(c: Courses, f: Floats, rng: np.random.Generator) -> None:
     c["token_accuracy"] = np.clip(c["token_accuracy"] + 0.15 * f, 0, 0.95)
 
 
+def _weight_warms_up(c: Courses, f: Floats, rng: np.random.Generator) -> None:
+    """The divergence is free at first, and comes down a hundredfold as its weight grows."""
+    weight = np.minimum(1.0, 2 * f)
+    c["latent_kl"] = 600.0 * np.exp(-4.6 * weight) * (c["latent_kl"] / 23.0)
+    c["recon_loss"] = c["recon_loss"] + 12.0 * weight
+    c["loss"] = c["recon_loss"] + weight * c["latent_kl"]
+
+
 TWINS: tuple[Twin, ...] = (
     *(
         Twin(f"sound-{base}", base, _as_it_is)
@@ -157,4 +165,6 @@ TWINS: tuple[Twin, ...] = (
     Twin("generator-loss-rises", "gan", _generator_loss_rises),
     Twin("gan-swings", "gan", _swings),
     Twin("learns-well", "sft", _learns_well),
+    Twin("sound-vae", "vae", _as_it_is),
+    Twin("weight-warms-up", "vae", _weight_warms_up),
 )  # fmt: skip

@@ -14,13 +14,24 @@ from benchmarks.everyday.reference import reference_power
 from benchmarks.everyday.runs import make_healthy
 from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.assemble import make_account
+from trimtab.detectors.offline import settling_rows
 from trimtab.errors import ReadError
-from trimtab.monitor.follower import HELD_ROWS, Watcher, first_rows
+from trimtab.monitor.follower import Watcher, first_rows
 
-__all__ = ["LENGTHS", "EverydayCase", "EverydayOutcome", "cases_of", "measure", "measure_all"]
+__all__ = [
+    "EARLY_SHARE",
+    "LENGTHS",
+    "EverydayCase",
+    "EverydayOutcome",
+    "cases_of",
+    "measure",
+    "measure_all",
+]
 
 LENGTHS = (100, 300, 1000, 10_000)
 """Rows of a run."""
+EARLY_SHARE = 0.9
+"""Of the rows: what can be told from them should be told before the log stands still."""
 _TOLERANCE = 0.02
 """How far before its fault an alarm may begin, as a share of the rows; 3 rows at least."""
 
@@ -47,6 +58,8 @@ class EverydayOutcome:
     format: str
     power: float
     """Of the reference test."""
+    early_power: float
+    """Of the same on the first `EARLY_SHARE` of the rows."""
     alarmed: bool
     live: bool
     """Alarmed by `watch` before the log stood still."""
@@ -85,6 +98,8 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
     row = fault.plant(faulty)
     fault.twin(twin)
     power = reference_power(fault, seed, case.num_rows)
+    seen = round(EARLY_SHARE * case.num_rows)
+    early_power = reference_power(fault, seed, case.num_rows, rows_seen=seen)
     names = formats_of(faulty)
     if one_format:
         names = (names[case.seed % len(names)],)
@@ -104,6 +119,7 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
                     key=case.key,
                     format=name,
                     power=power,
+                    early_power=early_power if row < seen else 0.0,
                     alarmed=bool(alarms[0]),
                     live=bool(live[0]),
                     right_cause=cause in fault.causes,
@@ -121,7 +137,8 @@ def _live(path: Path) -> RunAccount:
     """Return the last row's account with what `watch` has told by then of a log that grows."""
     record = trimtab.read(path)[0]
     watcher = Watcher(path, lambda: record, lambda *_: ReadError("not asked"))
-    for rows in (1, record.num_rows - HELD_ROWS, record.num_rows):
+    # What is told must have stood for as long; looks in between show the same.
+    for rows in (1, record.num_rows - settling_rows(record.num_rows), record.num_rows):
         watcher.take(make_account(first_rows(record, rows), grows=True, self_test=False))
     assert watcher.account is not None
     return replace(watcher.account, incidents=tuple(told for _, told in watcher.incidents))

@@ -28,10 +28,20 @@ _NORM_SIGMA = 0.01
 """Noise of log throughput, as `make_healthy` has it."""
 
 
-def reference_power(fault: EverydayFault, seed: int, num_rows: int) -> float:
-    """Return the power of the reference test on one case, 0 to 1."""
+def reference_power(
+    fault: EverydayFault, seed: int, num_rows: int, *, rows_seen: int | None = None
+) -> float:
+    """Return the power of the reference test on one case, 0 to 1.
+
+    Args:
+        fault: Which.
+        seed: Of the run.
+        num_rows: Of the run.
+        rows_seen: How many of them the test is given; None: all.
+    """
     if fault.exact:
         return 1.0
+    seen = slice(rows_seen)
     faulty, healthy = (make_healthy(seed, num_rows, noise=False) for _ in range(2))
     fault.plant(faulty)
     square = 0.0
@@ -45,9 +55,9 @@ def reference_power(fault: EverydayFault, seed: int, num_rows: int) -> float:
         elif name != "loss":
             # Other signals have noise of their own in each row.
             sigma, phi = (faulty.sigma / 4 if name.startswith("val") else faulty.sigma), 0.0
-        x = np.log(np.arange(num_rows) + 1.0)
+        d, x = d[seen], np.log(np.arange(num_rows)[seen] + 1.0)
         if rows is not None:
-            d, x = d[rows], x[rows]
+            d, x = d[rows[seen]], x[rows[seen]]
         square += _snr(d, x, sigma, phi) ** 2
     return NormalDist().cdf(math.sqrt(square) - NormalDist().inv_cdf(1 - _ALPHA))
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from benchmarks.everyday.faults import FAULT_BY_ID, FAULTS
-from benchmarks.everyday.measure import EverydayOutcome
+from benchmarks.everyday.measure import EARLY_SHARE, EverydayOutcome
 from benchmarks.everyday.reference import MIN_POWER
 
 __all__ = ["everyday_text", "totals"]
@@ -17,11 +17,14 @@ def _share(part: int, whole: int) -> str:
 def totals(outcomes: Sequence[EverydayOutcome]) -> dict[str, float]:
     """Return the shares over all cases that the reference test can tell; twins over all cases."""
     told = [o for o in outcomes if o.power >= MIN_POWER]
+    early = [o for o in told if o.early_power >= MIN_POWER]
     return {
         "cases": len(outcomes),
         "tellable": len(told),
         "alarmed": sum(o.alarmed for o in told) / max(len(told), 1),
         "live": sum(o.live for o in told) / max(len(told), 1),
+        "tellable_early": len(early),
+        "live_of_early": sum(o.live for o in early) / max(len(early), 1),
         "right_cause": sum(o.right_cause for o in told) / max(len(told), 1),
         "twins_silent": sum(o.twin_silent for o in outcomes) / max(len(outcomes), 1),
     }
@@ -51,8 +54,9 @@ def everyday_text(outcomes: Sequence[EverydayOutcome], *, missed: bool = False) 
     lines.append(
         f"{len(FAULTS)} faults, {t['cases']} cases and as many twins; the reference test tells"
         f" {t['tellable']} with power {MIN_POWER:g}: alarmed {t['alarmed']:.3f}, before the log"
-        f" stood still {t['live']:.3f}, right first cause {t['right_cause']:.3f}; twins silent"
-        f" {t['twins_silent']:.3f}"
+        f" stood still {t['live']:.3f} (of the {t['tellable_early']} that it tells from"
+        f" {EARLY_SHARE:.0%} of the rows {t['live_of_early']:.3f}), right first cause"
+        f" {t['right_cause']:.3f}; twins silent {t['twins_silent']:.3f}"
     )
     return "\n".join(lines)
 
@@ -69,7 +73,9 @@ def _missed(told: Sequence[EverydayOutcome], mine: Sequence[EverydayOutcome]) ->
         rows = o.key.split("/")[1]
         if not o.alarmed:
             wrong[f"missed at {rows}"] += 1
-        elif not o.right_cause:
+        elif not o.live and o.early_power >= MIN_POWER:
+            wrong[f"only at the end at {rows} ({o.kinds})"] += 1
+        if o.alarmed and not o.right_cause:
             wrong[f"said {o.cause} ({o.kinds}) at {rows}"] += 1
     for o in mine:
         if not o.twin_silent:

@@ -36,6 +36,7 @@ def test_a_rule_is_off_only_for_the_repository_that_alone_suggested_it(tmp_path:
     assert rules_off_for("a/one", origins) == {"spike"}
     assert rules_off_for("b/two", origins) == {"hindsight_findings"}
     assert rules_off_for("c/three", origins) == frozenset()
+    assert rules_off_for("b/two", origins, in_part=True) == {"hindsight_findings", "level"}
 
 
 def test_the_records_of_this_project_can_be_read() -> None:

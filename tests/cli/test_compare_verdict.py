@@ -234,3 +234,31 @@ def test_a_gap_that_stays_is_told_beside_a_run_that_had_a_spike_before(
     assert told["worse_by"] == pytest.approx(0.3, abs=0.05)
     assert 220 <= told["apart_from"] <= 300
     assert "no difference" not in run("compare", *logs)[1]
+
+
+def test_what_validation_tells_apart_is_no_equality() -> None:
+    """Twins of other data order agree in all signals; a run whose validation failed does not."""
+
+    def sides(every: int, fault: float) -> list[dict[str, list[float]]]:
+        runs = []
+        for order, score in ((0, 0.95), (1, 0.95 - fault)):
+            rng = np.random.default_rng([7, order])
+            rows = rows_of(order=order)
+            run = {name: [row[name] for row in rows] for name in rows[0]}
+            run["val_loss"] = [
+                row["loss"] - 1 + score + 0.02 * float(rng.standard_normal())
+                if row["step"] % every == 0
+                else math.nan
+                for row in rows
+            ]
+            runs.append(run)
+        return runs
+
+    for every in (10, 80):
+        a, b = sides(every, 0.0)
+        assert "no difference beyond noise" in str(compare(a, b))
+        a, b = sides(every, 0.94)
+        found = compare(a, b)
+        assert found.sides is not None
+        assert [(x.signal, x.worse) for x in found.sides.apart] == [("val_loss", "a")]
+        assert "(a) is worse: val loss 2.1" in found.sides.verdict

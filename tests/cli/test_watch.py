@@ -417,6 +417,31 @@ def test_fail_on_remembers_what_was_not_over_in_rows_that_are_gone(
     assert "not over in rows that are gone" in notices[-1]["text"]
 
 
+def test_fail_on_counts_a_critical_alarm_that_hindsight_lowered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, u = tmp_path / "train.jsonl", np.arange(1000) % 500 / 500
+    rate = (1 + np.cos(np.pi * u)) / 2
+    rise = rate * np.where(np.arange(1000) < 500, 1.0, np.minimum(1.0, u / 0.3))
+    noise = np.random.default_rng(0).normal(0, 0.02, 1000)
+    loss = 2 + 6 * np.exp(-np.arange(1000) / 60) + rise + noise
+    rows = [
+        json.dumps({"step": i + 1, "loss": float(y), "lr": 1e-3 * float(0.01 + r)}) + "\n"
+        for i, (y, r) in enumerate(zip(loss, rate, strict=True))
+    ]
+    path.write_text("".join(rows[:600]))
+    assert follow(path, Scene(appending(path, "".join(rows[600:])), start=0.0)) == 0
+    told = said(capsys)
+    assert [n["incident"]["severity"] for n in told if n.get("incident")][:2] == [
+        "critical",
+        "info",
+    ]
+    assert "1 told as more severe before" in told[-1]["text"]
+    path.write_text("".join(rows[:600]))
+    scene = Scene(appending(path, "".join(rows[600:])), start=0.0)
+    assert follow(path, scene, "--fail-on", "critical") == 1
+
+
 def test_a_copy_that_replaces_the_log_is_the_same_log(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
-from trimtab.detectors.offline import all_findings
+from trimtab.detectors.offline import all_findings, settling_rows
 from trimtab.detectors.record_finding import finding_at
 from trimtab.diagnosis.diagnose import Diagnosis
 from trimtab.errors import ReadError
@@ -34,7 +34,7 @@ def record_of(losses: NDArray[np.float64]) -> RunRecord:
 def test_what_only_hindsight_says_is_told_when_it_has_stood_and_taken_back_when_it_stays_away() -> (
     None
 ):
-    record = record_of(np.full(300, 2.0))
+    record = record_of(np.full(600, 2.0))
     alarm = seen_in_hindsight(record)
 
     def at(rows: int, *, seen: bool, settled: bool = False) -> list[str]:
@@ -42,13 +42,13 @@ def test_what_only_hindsight_says_is_told_when_it_has_stood_and_taken_back_when_
         return [n.event for n in watcher.take(account, settled=settled)]
 
     watcher = Watcher(Path("run.jsonl"), lambda: record, lambda *_: ReadError("unused"))
-    assert at(60, seen=False) == []
-    assert at(100, seen=True) == at(120, seen=True) == []
-    assert at(132, seen=True) == ["found"]
-    assert at(140, seen=False) == at(150, seen=True) == at(160, seen=False) == []
-    assert at(192, seen=False) == ["withdrawn"]
-    assert at(200, seen=True) == at(210, seen=False) == at(240, seen=True) == []
-    assert at(240, seen=True, settled=True) == ["found"]
+    assert at(260, seen=False) == []
+    assert at(300, seen=True) == at(320, seen=True) == []
+    assert at(332, seen=True) == ["found"]
+    assert at(340, seen=False) == at(350, seen=True) == at(360, seen=False) == []
+    assert at(392, seen=False) == ["withdrawn"]
+    assert at(400, seen=True) == at(410, seen=False) == at(440, seen=True) == []
+    assert at(440, seen=True, settled=True) == ["found"]
 
 
 def seen_in_hindsight(record: RunRecord) -> IncidentAccount:
@@ -82,3 +82,4 @@ def test_hindsight_leaves_the_last_rows_of_a_log_that_grows_alone() -> None:
 
     assert bursts(220, grows=True) == []
     assert bursts(220, grows=False) == bursts(240, grows=True) == [200]
+    assert [settling_rows(n) for n in (8, 96, 300, 10**6)] == [6, 12, 32, 32]

@@ -153,3 +153,22 @@ def test_an_explosion_late_in_a_short_log_is_no_missing_warm_up() -> None:
     found = all_findings(derive(record_of(np.arange(40.0), columns)))
     assert not any(f.detector.startswith("rough-start") for f in found)
     assert any(f.severity == "critical" for f in found)
+
+
+@pytest.mark.parametrize(
+    ("fault", "told"),
+    [("", False), ("spike", True), ("shift", True), ("same window each round", True)],
+)
+def test_a_rise_that_comes_back_and_wears_off_is_a_note(fault: str, *, told: bool) -> None:
+    """Five passes, each of which ends 12 % below its start; no learning rate is logged."""
+    num, period = 2500, 500
+    rng, row = np.random.default_rng(3), np.arange(num)
+    saw = 1 - (0.0 if fault == "same window each round" else 0.12) * (row % period) / period
+    loss = (0.3 + 2 * np.exp(-row / 300)) * np.exp(0.03 * rng.normal(size=num)) * saw
+    if fault == "spike":
+        loss[3 * period : 3 * period + 40] += 1.0
+    elif fault == "shift":
+        loss[3 * period :] += 0.3
+    elif fault:
+        loss += 0.5 * (row % period < 25) * (row > period)
+    assert bool(alarms(loss)) is told

@@ -14,9 +14,11 @@ from trimtab.analysis.source import account_or_fault
 from trimtab.monitor import notifier
 from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
+from trimtab.record import Attempt
 from trimtab.supervise.checkpoint_choice import CheckpointChoice, Way
 from trimtab.supervise.ending import ending_of
 from trimtab.supervise.notes import SupervisorNotes
+from trimtab.supervise.numeric import raised_start
 from trimtab.supervise.progress import LogProgress
 from trimtab.supervise.responder import Responder
 from trimtab.supervise.resume import find_framework
@@ -81,6 +83,26 @@ def test_a_healthy_start_from_further_back_is_compared_with_its_own_place(
     told = capsys.readouterr().err
     assert "the answer did not hold" in told
     assert "nothing was changed" in told
+
+
+@pytest.mark.parametrize(("first", "found"), [(2.5, True), (3.0, False)])
+def test_raised_start_from_weights_is_compared_with_the_attempt_before(
+    first: float, found: bool
+) -> None:
+    # Steps that begin anew leave no lineage: what the log holds before is where the weights are of.
+    rows, after = 120, 96
+    loss = np.concatenate([curve(rows, 1, 0.02), np.full(after, 3.0)])
+    loss[rows] = first
+    record = plain_record(
+        {"loss": loss, "lr": np.repeat([1e-3, 1e-1], [rows, after])},
+        step=np.concatenate([np.arange(1.0, rows + 1), np.arange(1.0, after + 1)]),
+        attempt=np.repeat(np.array([0, 1], dtype=np.int32), [rows, after]),
+        attempts=(
+            Attempt(number="1.0", first_row=0, end_row=rows),
+            Attempt(number="1.1", parent="1.0", first_row=rows, end_row=rows + after),
+        ),
+    )
+    assert (raised_start(record, Policy()) is not None) == found
 
 
 def test_nan_that_comes_again_after_the_same_command_ends_the_run(tmp_path: Path) -> None:

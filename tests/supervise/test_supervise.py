@@ -63,6 +63,13 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
+def trimtab(*words: str) -> str:
+    """Return what a command prints."""
+    argv = [sys.executable, "-m", "trimtab", *words]
+    done = subprocess.run(argv, capture_output=True, timeout=60, check=True)
+    return done.stdout.decode()
+
+
 def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
     """Wait until it is so."""
     deadline = time.monotonic() + seconds
@@ -383,6 +390,16 @@ def test_broken_numbers_are_answered_by_the_rate_before_the_first_sign(run: Run)
         str(run.job / "checkpoint-140.pt"),
     )
     assert (proof["what"], proof["rate"]) == ("change in force", 0.0005)
+    told = json.loads(trimtab("chronicle", str(run.folder), "--json"))["lineage"]
+    first, second = told["attempts"]
+    assert told["failures"] == {"numeric": 1}
+    assert (first["outcome"], first["ended_by"]) == ("did not", "numeric")
+    assert (second["parent"], second["parent_step"], second["first_step"]) == ("1.0", 140, 141)
+    assert (second["kind"], second["checkpoint"]) == ("rollback", restart["checkpoint"])
+    assert second["differs"] == [{"name": "lr", "before": "1e-3", "after": "0.0005"}]
+    assert (second["outcome"], second["outcome_by"]) == ("worked", "supervisor")
+    assert second["why"].startswith("numeric: non-finite values")
+    assert "report.html" in trimtab("report", str(run.folder))
 
 
 @pytest.mark.slow

@@ -26,13 +26,17 @@ from trimtab.supervise.resume import (
 from trimtab.supervise.settings import SuperviseSettings
 from trimtab.supervise.state import (
     Answered,
+    AnswerHeld,
     Begun,
     Ended,
     Finish,
     JobState,
     NewStep,
     Numeric,
+    Proof,
+    PutBack,
     Tick,
+    TwinRan,
     WriteDown,
 )
 from trimtab.supervise.update import update
@@ -275,9 +279,35 @@ def test_a_rate_that_only_the_commands_tell_is_put_back_and_bad_data_that_goes_o
     given |= {"num_before": 1, "argv": megatron, "framework": find_framework(megatron)}
     further = choose_change(record, Policy(), goes_on=True, **given)
     lower = choose_change(record, Policy(), **given)
+    # Four evaluations blamed the state: other data is not tried first.
+    blamed = choose_change(record, Policy(), data=False, **given | {"num_before": 0})
+    assert blamed is not None
+    assert (blamed.data, blamed.rate_factor) == (False, 0.5)
     assert further is not None
     assert lower is not None
     assert (further.data, lower.data) == (True, False)
+
+
+def test_what_comes_after_an_answer_that_held_is_a_fault_of_its_own() -> None:
+    going = JobState(phase="running", attempt=2, before=121.0, numeric_restarts=3)
+    state, _ = update(SETTINGS, going, AnswerHeld(at=1.0))
+    assert (state.before, state.numeric_restarts) == (None, 0)
+
+
+def test_update_leaves_a_restart_whose_twin_does_not_show_the_change() -> None:
+    proof = Proof(after=None, within=20.0, rate_most=1e-3)
+    state = JobState(attempt=1, proof=proof)
+    shown = TwinRan(at=1.0, restored=140, step=141.0, rate=5e-4)
+    assert update(SETTINGS, state, shown)[0] == state
+    for wrong in (
+        replace(shown, rate=1e-2),
+        replace(shown, step=1.0),
+        TwinRan(at=1.0, restored=140, refused="unrecognized arguments: --rate"),
+    ):
+        left, commands = update(SETTINGS, state, wrong)
+        assert left.phase == "done"
+        assert PutBack() in commands
+        assert commands[-1] == Finish(status=3)
 
 
 def test_waiting_is_chosen_while_it_is_expected_to_cost_less() -> None:

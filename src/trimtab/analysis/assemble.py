@@ -214,7 +214,10 @@ def _bound_note(found: Sequence[Incident]) -> tuple[str, ...]:
 
 def _coverage(record: RunRecord, events: Sequence[Event]) -> Coverage | None:
     """Return which steps a guard judged; None for a run without a guard's journal."""
-    guarded = any(e.event == "attempt" and not e.data.get("adopted") for e in events)
+    of_others = ("adopted", "supervised")
+    guarded = any(
+        e.event == "attempt" and not any(e.data.get(key) for key in of_others) for e in events
+    )
     if not guarded or not record.num_rows:
         return None
     return coverage_of(events, int(record.step[-1]))

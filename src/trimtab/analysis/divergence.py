@@ -34,9 +34,11 @@ __all__ = [
     "FirstDifference",
     "Parting",
     "SignalDifference",
+    "apart_at_end",
     "common_rows",
     "find_partings",
     "first_difference",
+    "measured_by_both",
 ]
 
 Floats = NDArray[np.float64]
@@ -59,7 +61,9 @@ _ROW_SHARE = 0.5
 _FEWEST_AT_END = 6
 """Fewer blocks in the last quarter lie on one side by chance where neighbors go together. Ours."""
 MIN_ROWS = 16
-"""Fewer common rows have no noise to compare with."""
+"""Fewer common rows have no noise to compare with, block by block."""
+_FEWEST_CHECKS = 6
+"""Of a signal that is logged seldom, such as validation."""
 
 
 @dataclass(frozen=True)
@@ -180,6 +184,11 @@ def first_difference(
     )
 
 
+def measured_by_both(a: RunRecord, b: RunRecord) -> set[str]:
+    """Return the signals that both log and nobody set: no setting, no counter, no clock."""
+    return _logged_by_both(a, b) - {*SETTING_SIGNALS, *_DATA_SIGNALS}
+
+
 def _logged_by_both(a: RunRecord, b: RunRecord) -> set[str]:
     """Return the signals to compare: those that both logged, not what is worked out of them."""
     both = a.columns.keys() & b.columns.keys() - _CLOCKS
@@ -250,6 +259,34 @@ def find_partings(a: Floats, b: Floats, *, skip: int = 0) -> tuple[tuple[Parting
         if start is not None:
             found.append(_parting(gap, kept, size, start, num, level, sigma))
     return tuple(found), float(sigma)
+
+
+def apart_at_end(a: Floats, b: Floats, *, skip: int = 0) -> int | None:
+    """Return the row from which two signals stay apart beyond noise to their end, or None.
+
+    Of fewer than `MIN_ROWS` rows the last third must lie on one side, its middle by 5 times the
+    noise of a gap, which is what the gap does from row to row, but for its largest step.
+
+    Args:
+        a: float64 [n], values of the one run at common steps.
+        b: float64 [n], of the other.
+        skip: As for `find_partings`.
+    """
+    kept = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
+    if len(kept[kept >= skip]) >= MIN_ROWS:
+        partings, _ = find_partings(a, b, skip=skip)
+        return partings[-1].first if partings and partings[-1].lasts else None
+    if len(kept) < _FEWEST_CHECKS:
+        return None
+    gap = b[kept] - a[kept]
+    steps = np.sort(np.abs(np.diff(gap)))[:-1]
+    sigma = max(float(np.sqrt(np.mean(steps**2) / 2)), _rounding(a[kept]), _rounding(b[kept]))
+    side = np.sign(gap[-1])
+    last = gap[-(len(gap) // 3 + 1) :]
+    if (np.sign(last) != side).any() or abs(float(np.median(last))) <= _SIGMAS * sigma:
+        return None
+    near = np.flatnonzero(side * gap <= 2 * sigma)
+    return int(kept[near[-1] + 1]) if len(near) else int(kept[0])
 
 
 def _start_of_end_gap(

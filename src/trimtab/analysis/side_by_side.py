@@ -14,16 +14,28 @@ from numpy.typing import NDArray
 
 from trimtab.analysis.divergence import (
     FirstDifference,
+    apart_at_end,
     common_rows,
     find_partings,
     first_difference,
+    measured_by_both,
 )
 from trimtab.analysis.settings_diff import SettingChange, diff
 from trimtab.record import RunRecord
 from trimtab.signals.robust import running_median
 from trimtab.text import number, signal_label
+from trimtab.vocabulary import SIGNAL_BY_NAME
 
-__all__ = ["Comparison", "Gap", "Means", "Side", "compare_sides", "make_side", "mean_text"]
+__all__ = [
+    "Apart",
+    "Comparison",
+    "Gap",
+    "Means",
+    "Side",
+    "compare_sides",
+    "make_side",
+    "mean_text",
+]
 
 By = Literal["step", "tokens"]
 
@@ -34,6 +46,12 @@ ORDER_KEY = "data_order"
 """Setting that holds the hash of the order of the data; the guard writes it."""
 _WINDOW = 21
 _SHOWN = 8
+_OUTCOMES = frozenset(
+    {"val_loss", "eval_score", "reward", "yardstick_loss", "preference_accuracy", "token_accuracy"}
+)
+"""Signals that tell how good a run is; others, such as a norm, tell how it goes."""
+_MOST_APART = 3
+"""Signals that the verdict names."""
 _SIGNALS = ("loss", "val_loss", "grad_norm", "activation_norm", "loss_scale", "lr", "step_time_s")
 
 
@@ -71,6 +89,26 @@ class Means:
     b: float
 
 
+@dataclass(frozen=True)
+class Apart:
+    """A signal besides the training loss that the two end apart in, beyond its noise."""
+
+    signal: str
+    a: float
+    b: float
+    """Medians over the last tenth of the positions that both have."""
+    since: float
+    """First position from which it stays so."""
+
+    @property
+    def worse(self) -> Literal["a", "b"] | None:
+        """The side on the bad side of a signal that says what a run has learned; None of others."""
+        if self.signal.split("/")[0] not in _OUTCOMES:
+            return None
+        bad = SIGNAL_BY_NAME[self.signal.split("/")[0]].bad
+        return "b" if (self.b > self.a) == (bad == "up") else "a"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What differs."""
@@ -101,10 +139,34 @@ class Comparison:
     """First position from which it stays above; None: neither does."""
     noise: float | None = None
     """Twice the noise of the median of a block of gaps, nats per token; None: too few rows."""
+    apart: tuple[Apart, ...] = ()
+    """Other signals that end apart, those that tell how good a run is first."""
 
     @property
     def verdict(self) -> str:
         """Who is worse, by how much, since when; one sentence."""
+        said = self._of_loss()
+        if not self.apart or not said:
+            return said
+        loss = "training loss: " if self.worse is None else ""
+        return f"{self._of_others()}; {loss}{said}" if loss else f"{said}; {self._of_others()}"
+
+    def _of_others(self) -> str:
+        """Return which other signals end apart, and who is worse by them."""
+        shown = "; ".join(
+            f"{_label(x.signal)} {number(x.a)} and {number(x.b)} at the end, apart from {self.by}"
+            f" {number(x.since)} on"
+            for x in self.apart[:_MOST_APART]
+        )
+        more = len(self.apart) - _MOST_APART
+        shown += f"; and {more} more" if more > 0 else ""
+        worse = {x.worse for x in self.apart if x.worse is not None}
+        if self.worse is None and len(worse) == 1:
+            return f"{(self.b if 'b' in worse else self.a).label} is worse: {shown}"
+        return shown
+
+    def _of_loss(self) -> str:
+        """Return who is worse by the training loss; one sentence."""
         if self.common is None:
             return ""
         noise = "" if self.noise is None else f" (noise ±{number(self.noise)})"
@@ -215,7 +277,36 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         worse_by=abs(end_gap) if worse == ("b" if end_gap > 0 else "a") else None,
         apart_from=apart_from,
         noise=noise,
+        apart=_apart(a, b, by, first),
     )
+
+
+def _apart(a: Side, b: Side, by: By, first: FirstDifference | None) -> tuple[Apart, ...]:
+    """Return the signals that both measure, but the training loss, and that end apart."""
+    found: list[Apart] = []
+    for name in sorted(measured_by_both(a.record, b.record) - {"loss"}):
+        known = SIGNAL_BY_NAME.get(name.split("/")[0])
+        if known is None or known.bad == "none":
+            continue
+        x, one, two = _paired(a, b, by, name)
+        # Where noise lives on a log scale, so do gaps; what is not positive has no logarithm.
+        logs = known.scale == "log" and not (np.any(one <= 0) or np.any(two <= 0))
+        at = apart_at_end(
+            *((np.log(one), np.log(two)) if logs else (one, two)), skip=_parted(x, by, first)
+        )
+        if at is None:
+            continue
+        last = slice(-max(1, len(x) // 10), None)
+        ends = [float(np.nanmedian(values[last])) for values in (one, two)]
+        found.append(Apart(name, ends[0], ends[1], float(x[at])))
+    return tuple(sorted(found, key=lambda f: f.worse is None))
+
+
+def _parted(x: NDArray[np.float64], by: By, first: FirstDifference | None) -> int:
+    """Return the first position at which the runs may differ."""
+    if first is None or first.identical_until is None or by != "step":
+        return 0
+    return int(np.searchsorted(x, first.identical_until, side="right"))
 
 
 def _logged_settings(first: FirstDifference | None) -> tuple[SettingChange, ...]:
@@ -234,14 +325,11 @@ def _worse(
     a: Side, b: Side, by: By, first: FirstDifference | None
 ) -> tuple[Literal["a", "b"] | None, float | None, float | None]:
     """Return (the side that is worse at the end, from where on, twice the noise of a block)."""
-    x, one, two = _paired_losses(a, b, by)
+    x, one, two = _paired(a, b, by, "loss")
     if not len(x):
         return None, None, None
     ends = _end_of_finite(one), _end_of_finite(two)
-    skip = 0
-    if first is not None and first.identical_until is not None and by == "step":
-        skip = int(np.searchsorted(x, first.identical_until, side="right"))
-    partings, sigma = find_partings(one, two, skip=skip)
+    partings, sigma = find_partings(one, two, skip=_parted(x, by, first))
     noise = 2 * sigma if np.isfinite(sigma) else None
     # A loss that is not finite any more is worse than any other.
     if ends[0] != ends[1]:
@@ -253,17 +341,17 @@ def _worse(
     return "b" if last.gap > 0 else "a", float(x[last.first]), noise
 
 
-def _paired_losses(
-    a: Side, b: Side, by: By
+def _paired(
+    a: Side, b: Side, by: By, name: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return positions and the two losses there, as logged; NaN and Inf stay."""
+    """Return positions and the two values of a signal there, as logged; NaN and Inf stay."""
     if by == "tokens":
-        (xa, ya), (xb, yb) = _series(a, "loss", by), _series(b, "loss", by)
+        (xa, ya), (xb, yb) = _series(a, name, by), _series(b, name, by)
         if not len(xa) or not len(xb):
             return (np.zeros(0),) * 3
         grid = xa[(xa >= xb[0]) & (xa <= xb[-1])]
         return grid, np.interp(grid, xa, ya), np.interp(grid, xb, yb)
-    one, two = (s.record.columns.get("loss") for s in (a, b))
+    one, two = (s.record.columns.get(name) for s in (a, b))
     if one is None or two is None:
         return (np.zeros(0),) * 3
     rows_a, rows_b = a.rows[one.present[a.rows]], b.rows[two.present[b.rows]]

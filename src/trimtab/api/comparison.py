@@ -282,6 +282,10 @@ def _sides_to_json(c: Comparison) -> Mapping[str, object]:
         "worse_by": c.worse_by,
         "apart_from": c.apart_from,
         "noise": c.noise,
+        "apart": [
+            {"signal": x.signal, "a": x.a, "b": x.b, "since": x.since, "worse": x.worse}
+            for x in c.apart
+        ],
         "first_difference": _first_to_json(c.first_difference),
     }
 

@@ -49,6 +49,8 @@ Outcome = Literal["worked", "did not", "unclear"]
 
 _MIN_ROWS = 30
 """Rows below which an attempt without an alarm is unclear, as for a verdict. Ours."""
+_ENDS = ("restart", "gave-up")
+"""Events by which a supervisor tells what ended an attempt."""
 _GAP_STEPS = 4.0
 """Times the usual spacing of rows beyond which steps are missing. Ours."""
 _SECONDS_A_DAY = 86_400.0
@@ -114,7 +116,7 @@ class LineageAttempt:
     decided_by: str
     outcome: Outcome
     outcome_by: str
-    """`rows`, `guard`, or the author of a note."""
+    """`rows`, `guard`, `supervisor`, or the author of a note."""
     outcome_why: str
     loss_went: str
     """How its loss went through its first trouble, in words; empty without any."""
@@ -259,6 +261,12 @@ class _Opened:
     first_step: float | None = None
     last_step: float | None = None
     checkpoint: str = ""
+    crash: str = ""
+    """Class of the failure that a supervisor restarted it after, or gave up at."""
+
+    @property
+    def ended_by(self) -> str:
+        return plain(self.data.get("ended_by") or self.crash, limit=40)
 
     @property
     def parent(self) -> str | None:
@@ -293,6 +301,8 @@ def _opened(events: Sequence[Event], record: RunRecord | None) -> list[_Opened]:
         elif event.attempt in found and event.event != "note":
             here = found[event.attempt]
             here.last_step = max(here.last_step or 0.0, float(event.step))
+            if event.event in _ENDS:
+                here.crash = plain(event.data.get("class"), limit=40)
     for name, recorded in known.items():
         if name not in found:
             found[name] = _Opened(name, {}, recorded, None)
@@ -436,7 +446,8 @@ def _attempt(
     if note is not None:
         outcome, by, because = _as_outcome(note[0]), note[1].author or "a note", note[1].text
     elif guard is not None:
-        outcome, by, because = guard[0], "guard", guard[1]
+        by = "supervisor" if o.data.get("supervised") else "guard"
+        outcome, because = guard
     else:
         outcome, because = _outcome(o, episodes, kept_until, len(rows), mark, kind)
         by = "rows"
@@ -475,7 +486,7 @@ def _attempt(
         sources=_texts(o.data.get("sources")),
         config_from=_texts(o.data.get("config_from")),
         label=plain(o.data.get("label"), limit=120),
-        ended_by=plain(o.data.get("ended_by"), limit=40),
+        ended_by=o.ended_by,
         seconds=seconds,
         lost_steps=lost,
         lost_seconds=None if step_s is None else lost * step_s,
@@ -597,10 +608,12 @@ def _outcome(
     if kind in ("trial", "ablation"):
         return "unclear", f"{'an ablation' if kind == 'ablation' else 'a trial'}; see its outcome"
     if kept_until is None:
-        why = f"ended by {o.data['ended_by']}" if o.data.get("ended_by") else "no alarm says why"
+        why = f"ended by {o.ended_by}" if o.ended_by else "no alarm says why"
         return "unclear", f"nothing of it is on the main line; {why}"
-    if o.data.get("ended_by"):
-        told = plain(o.data["ended_by"], limit=40).replace("_", " ")
+    if o.ended_by:
+        told = o.ended_by.replace("_", " ")
+        if o.crash == "numeric":  # a supervisor left it for what its numbers were
+            return "did not", "its supervisor ended it for its numbers"
         return "unclear", f"no alarm is open, and it was ended by {told}"
     if num_rows < _MIN_ROWS:
         return "unclear", f"{num_rows} rows"
@@ -659,12 +672,13 @@ def _missing(record: RunRecord | None, rows: range, o: _Opened) -> tuple[tuple[f
 def _failures(
     attempts: Sequence[LineageAttempt], book: NoteBook, events: Sequence[Event]
 ) -> dict[str, int]:
+    own = {a.number for a in attempts if a.ended_by}
     told = [a.ended_by for a in attempts if a.ended_by]
     told += [n.crash for n in book.failures]
     told += [
         plain(e.data.get("class"), limit=40)
         for e in events
-        if e.event in ("restart", "gave-up") and e.data.get("class")
+        if e.event in _ENDS and e.data.get("class") and e.attempt not in own
     ]
     counts: dict[str, int] = {}
     for name in told:

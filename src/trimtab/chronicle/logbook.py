@@ -140,7 +140,8 @@ def _title(events: Sequence[Event], record: RunRecord | None) -> str:
         facts.append(f"no end is recorded; last event at step {number(events[-1].step)}")
     elif not facts:
         facts.append("The journal holds no events.")
-    if record is not None and record.num_rows and events:
+    judged = not any(e.data.get("supervised") for e in events)
+    if record is not None and record.num_rows and events and judged:
         facts.append(md(coverage_of(events, int(record.step[-1])).text()))
     facts = [fact for fact in facts if fact]
     lines.append(" · ".join(facts))

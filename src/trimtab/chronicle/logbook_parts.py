@@ -135,6 +135,13 @@ def attempt_header(a: LineageAttempt, lineage: Lineage) -> str:
     return "\n".join(f"- {line}" for line in _header(a, lineage) if line)
 
 
+_OUTCOME_BY = {
+    "rows": "as its rows show",
+    "guard": "as the guard judged",
+    "supervisor": "as the supervisor judged",
+}
+
+
 def _header(a: LineageAttempt, lineage: Lineage) -> Iterator[str]:
     where = f"steps {_steps(a.first_step, a.last_step)}" if a.last_step is not None else ""
     rows = f"{a.num_rows} rows" if a.num_rows else ""
@@ -181,9 +188,7 @@ def _header(a: LineageAttempt, lineage: Lineage) -> Iterator[str]:
     if a.lost_steps > 0 and lineage.main_line:
         lost = duration(a.lost_seconds)
         yield f"Given up: {number(a.lost_steps)} steps" + (f", {lost}" if lost else "")
-    by = {"rows": "as its rows show", "guard": "as the guard judged"}.get(
-        a.outcome_by, f"says {a.outcome_by}"
-    )
+    by = _OUTCOME_BY.get(a.outcome_by, f"says {a.outcome_by}")
     outcome = "did not help" if a.outcome == "did not" else a.outcome
     yield f"Outcome: **{md(outcome)}** ({md(by)})" + (
         f" — {md(a.outcome_why)}" if a.outcome_why else ""

@@ -40,7 +40,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     add_options(parser)
     parser.add_argument("--config", metavar="FILE", type=Path, help="as for inspect")
     parser.add_argument("--checkpoints", metavar="DIR", type=Path, help="as for inspect")
-    parser.add_argument("--fail-on", choices=FAIL_ON, help="as for inspect, at the end")
+    parser.add_argument(
+        "--fail-on",
+        choices=FAIL_ON,
+        help="as for inspect, at the end; an alarm counts as severe as it was told",
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document a line (docs/formats.md)"
     )
@@ -167,6 +171,9 @@ class _Printer:
         self.alarm, self.options = alarm, options
         self.called: dict[tuple[int, int], int] = {}
         """The highest severity that the alarm was raised for, by generation and id."""
+        self.told: dict[tuple[int, int], IncidentAccount] = {}
+        """As it was told at its most severe; without what was taken back, dealt with or dismissed.
+        """
         self.hung = False
 
     def show(self, update: Update) -> None:
@@ -176,12 +183,17 @@ class _Printer:
         else:
             tell(update)
         told = update.incident
+        key = (update.generation, update.id)
         if told is None or update.event == "withdrawn":
+            self.told.pop(key, None)
             return
         self.hung = self.hung or told.kind == "hang"
         rank = severity_rank(told.incident.severity)
         open_ = not told.dismissed and not told.resolved
-        key = (update.generation, update.id)
+        if not open_:
+            self.told.pop(key, None)
+        elif rank >= severity_rank(self.told.get(key, told).severity):
+            self.told[key] = told
         if not open_ or rank < severity_rank(self.options.on) or rank <= self.called.get(key, -1):
             return
         self.called[key] = rank
@@ -191,8 +203,9 @@ class _Printer:
     def finish(self, watch: Watch) -> int:
         """Print where the run stands and return the exit code."""
         account = watch.account
+        lowered = self._lowered(watch)
         if account is not None and not self.options.json:
-            tell(_state(account, watch.left))
+            tell(_state(account, watch.left, lowered))
         elif account is not None:
             last = final_loss(account.record)
             document = {
@@ -200,7 +213,7 @@ class _Printer:
                 "path": watch.path,
                 "event": "stopped",
                 "id": None,
-                "text": _state(account, watch.left),
+                "text": _state(account, watch.left, lowered),
                 "rows": account.record.num_loss_rows,
                 "step": None if last is None else last[0],
                 "loss": None if last is None else last[1],
@@ -214,16 +227,28 @@ class _Printer:
             print(json.dumps(finite_json(masked(document)), allow_nan=False), flush=True)
         if self.options.fail_on is None:
             return 0
-        if any_fails_on(watch.left, self.options.fail_on):
+        # What was told as an alarm may stand lower in hindsight; whoever asked was called for it.
+        if any_fails_on((*watch.left, *self.told.values()), self.options.fail_on):
             return 1
         if account is None:
             return int(self.options.fail_on == "not-judged")
         hung = self.hung and self.options.fail_on != "ended-badly"
         return int(hung or fails_on(account, self.options.fail_on))
 
+    def _lowered(self, watch: Watch) -> int:
+        """Return how many alarms stand lower now than they were told."""
+        stand = {(watch.generation, i): severity_rank(k.severity) for i, k in watch.incidents}
+        return sum(severity_rank(x.severity) > stand.get(k, 2) for k, x in self.told.items())
 
-def _state(account: RunAccount, left: Sequence[IncidentAccount]) -> str:
-    """Return where the run stands, in one line; `left`: alarms of rows that are gone."""
+
+def _state(account: RunAccount, left: Sequence[IncidentAccount], lowered: int) -> str:
+    """Return where the run stands, in one line.
+
+    Args:
+        account: Of all rows.
+        left: Alarms of rows that are gone.
+        lowered: Alarms that were told as more severe than they stand.
+    """
     last = final_loss(account.record)
     where = (
         "no train loss yet"
@@ -237,4 +262,6 @@ def _state(account: RunAccount, left: Sequence[IncidentAccount]) -> str:
     counts = f"{found} incident{'s' * (found != 1)}, {open_ or 'none'} ongoing"
     if left:
         counts += f", {len(left)} not over in rows that are gone"
+    if lowered:
+        counts += f", {lowered} told as more severe before"
     return f"stopped at {where} · {counts} · {verdict_line(account)}"

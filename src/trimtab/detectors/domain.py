@@ -11,7 +11,9 @@ One mechanism; what is abnormal is data (`domain_signs`). Of each signal it keep
     sigma   noise of 4 rows, from second differences of the cells: neither trend nor bend counts
 
 A sign is a list of clauses over these numbers (`Clause`): all of one list, one of another and none
-of a third must hold, twice in a row or as often as the sign says. One signal alone is seldom
+of a third must hold, twice in a row or as often as the sign says. In fewer rows than a sign asks
+for, from 24 on, what it tells must also have come at once: a run's first rows fall by themselves.
+One signal alone is seldom
 enough: answers that grow longer while the evaluation rises are learning, while it stands still they
 are not.
 
@@ -43,6 +45,10 @@ _SPARSE = frozenset({"eval_score", "fid", "ema_loss"})
 """Signals of evaluations: few values, each a mean over many samples."""
 _LEAST_PAST = 4
 """Cells of past below which a signal is not judged."""
+_FEWEST_ROWS = 24
+_AT_ONCE_SHARE, _AT_ONCE_SIGMA = 0.5, 12.0
+"""Of the way from the level before, and of the noise, that lies behind the last quarter of a short
+past. Ours."""
 _LONGEST_WAIT_ROWS = 32
 _FLOOR_SHARE = 0.02
 """Smallest noise believed, as a share of the past level."""
@@ -310,7 +316,7 @@ class DomainDetector:
         row: RowPlace,
     ) -> tuple[Told, list[Finding]]:
         course = courses[self._places[sign.signal]]
-        if course.num_rows < sign.min_rows:
+        if course.num_rows < min(sign.min_rows, _FEWEST_ROWS):
             return told, []
         if any(not courses[self._places[c.signal]].num_rows for c in sign.all):
             return told, []  # it cannot hold, and never did
@@ -322,6 +328,9 @@ class DomainDetector:
             return told, []
         if told.stage:
             return self._follow(sign, told, main, row, holds=_holds(sign, levels))
+        few = course.num_rows < sign.min_rows and not told.num_held
+        if few and not _came_at_once(main, up=sign.way == "up"):
+            return told, []
         if not _holds(sign, levels):
             return (changed(told, num_held=0) if told.num_held else told), []
         # A value of an evaluation is a mean over many samples; two of them are enough.
@@ -474,6 +483,15 @@ def _mean(values: Sequence[float]) -> float:
 def _median(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _came_at_once(level: SignalLevel, *, up: bool) -> bool:
+    """Whether most of a change lies behind the last quarter of the past, far outside the noise."""
+    late = level.past_cells[-max(1, len(level.past_cells) // 4) :]
+    last = _median(sorted(late))
+    change = level.high - last if up else last - level.low
+    way = abs(level.now - _before(level, up=up))
+    return change >= max(_AT_ONCE_SHARE * way, _AT_ONCE_SIGMA * level.sigma)
 
 
 def _before(level: SignalLevel, *, up: bool) -> float:

@@ -681,6 +681,25 @@ _GAN: tuple[DomainSign, ...] = (
     ),
 )
 
+_VAE: tuple[DomainSign, ...] = (
+    DomainSign(
+        id="posterior-collapse",
+        title="the latent code holds nothing any more, and the reconstruction is worse for it",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("latent_kl", "under", 0.5),
+            _c("latent_kl", "share of best", 0.05),
+            _c("latent_kl", "sigma below best", 6),
+            # A divergence that a growing weight presses down costs some reconstruction, too.
+            _c("recon_loss", "sigma above lowest", 6),
+        ),
+        min_rows=32,
+        checks=1,
+        causes=("posterior-collapse",),
+    ),
+)
+
 _DIFFUSION: tuple[DomainSign, ...] = (
     DomainSign(
         id="ema-loss-apart",
@@ -758,6 +777,7 @@ DOMAIN_SIGNS: Mapping[str, tuple[DomainSign, ...]] = {
     "moe": _MOE,
     "low-precision": _PRECISION,
     "gan": _GAN,
+    "vae": _VAE,
     "diffusion": _DIFFUSION,
     "sft": _SFT,
 }

@@ -17,7 +17,9 @@ that falls while the reconstruction stands is nothing too good.
 **A return that grows**: the targets of a loss of reinforcement learning grow with what is learned.
 A slow rise is a note where the reward rises with it.
 
-Blind to a rate that is not logged. A rise that does not heal stays an alarm.
+**A round**: see `recurring`.
+
+Blind to a rate that is not logged and restarts at unequal distances. A rise that does not heal stays an alarm.
 """
 
 import math
@@ -30,6 +32,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.recurring import Rounds, rounds_of
 from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma, median
 
@@ -94,6 +97,7 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
     """Return the findings, rises that the rate or the parts of the loss explain as notes."""
     alarms = [f for f in findings if _rises(f) and f.severity != "info"]
     cycles: dict[int, list[_Cycle]] = {}
+    rounds: dict[tuple[int, str], Rounds | None] = {}
     result: list[Finding] = []
     for f in findings:
         why = ""
@@ -107,6 +111,13 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
                 why = "the reconstruction falls on: the weight of another part of the loss rises"
             elif _of_a_return(record, f):
                 why = "the reward rises with it, as the targets of such a loss do"
+            else:
+                place = attempt, f.signal
+                if place not in rounds:
+                    rounds[place] = rounds_of(record, *place)
+                known = rounds[place]
+                if known is not None and known.explains(f):
+                    why = f"it comes back {len(known.teeth)} times at equal distances and wears off"
         elif f.kind == "too-good" and f.severity != "info" and _of_a_weight(record, f):
             why = "the reconstruction stands: the weight of another part of the loss falls"
         result.append(replace(f, severity="info", text=f"{f.text}; {why}") if why else f)

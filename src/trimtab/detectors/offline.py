@@ -29,7 +29,7 @@ from trimtab.readers.tags import is_of_an_agent
 from trimtab.record import RunRecord
 from trimtab.vocabulary import canonical
 
-__all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings"]
+__all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings", "settling_rows"]
 
 HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     excerpt_findings,
@@ -60,9 +60,22 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
 )
 """Rules that take the loss for a distance to what is learned."""
 
-UNSETTLED_ROWS = 32
-"""Last rows of a log that grows, of which nothing is said in hindsight: bursts are held against the
-30 rows after them. Ours."""
+SETTLING_ROWS = 32
+"""Most last rows of a log that grows, of which nothing is said in hindsight: bursts are held
+against the 30 rows after them. Chosen on half of the repositories of the labeled logs."""
+SETTLING_SHARE = 8
+"""A short log, whose windows are short, settles by an eighth of its rows. Chosen on everyday seeds
+0-1."""
+
+
+def settling_rows(num_rows: int) -> int:
+    """Return how many rows of a log that grows later rows may still show in another light.
+
+    Example:
+        >>> settling_rows(96), settling_rows(10_000)
+        (12, 32)
+    """
+    return min(SETTLING_ROWS, max(6, num_rows // SETTLING_SHARE))
 
 
 def _is_distance(record: RunRecord) -> bool:
@@ -102,7 +115,7 @@ def all_findings(
         judge: The detectors to use; None: the built-in ones.
         sensitivity: Thresholds moved by a factor; for measuring.
         hindsight: False: only what the guard would have said.
-        grows: Whether more rows will come; hindsight then leaves the last `UNSETTLED_ROWS` alone.
+        grows: Whether more rows will come; hindsight then leaves the last `settling_rows` alone.
         before: Rows whose state of the judge is wanted, as for `judge_record`.
         so_far: Of the last look at a log that grows, as for `judge_record`.
     """
@@ -122,7 +135,7 @@ def all_findings(
     later = [f for rule in rules if rule.__name__ not in moved.off for f in rule(record)]
     if "hindsight_findings" not in moved.off:
         later = [*hindsight_findings(record, bar=moved.hindsight), *later]
-    settled = record.num_rows - (UNSETTLED_ROWS if grows else 0)
+    settled = record.num_rows - (settling_rows(record.num_rows) if grows else 0)
     later = [
         replace(f, in_hindsight=True)
         for f in later

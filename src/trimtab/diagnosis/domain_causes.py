@@ -280,6 +280,14 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
         "discriminator-too-strong",
     ),
     _cause(
+        "posterior-collapse",
+        "posterior collapse: the decoder does without the latent code",
+        "the divergence from the prior vanishes",
+        "decode two different codes: alike outputs mean that the decoder does not read them",
+        ("anneal-divergence", "roll-back"),
+        "mode-collapse",
+    ),
+    _cause(
         "averaged-weights-broken",
         "the averaged weights are not what they should be: decay, start or restore of the average",
         "the averaged weights get worse",

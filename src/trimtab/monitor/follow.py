@@ -134,6 +134,11 @@ class Watch:
         return self._watcher.account
 
     @property
+    def generation(self) -> int:
+        """Rises when another log stands at the path."""
+        return self._watcher.generation
+
+    @property
     def incidents(self) -> tuple[tuple[int, IncidentAccount], ...]:
         """The incidents as they stand now, with their ids."""
         return self._watcher.incidents

@@ -7,7 +7,7 @@ by a few rows, or calls a spike unrecovered, changes the incident and does not m
 Incidents on other topics at the same rows (a frozen signal beside a divergence) stay others.
 
 What the rows up to it show is told at once. A rule in hindsight says nothing of the last rows, and
-what only it says may be gone with the next ones: it is told when it has stood for `HELD_ROWS`, or
+what only it says may be gone with the next ones: it is told when it has stood for `settling_rows`, or
 when no row comes any more. So the same is said in the end as of the finished log, each part as soon
 as its rule has the rows it needs.
 """
@@ -22,6 +22,7 @@ from typing import Literal
 import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
+from trimtab.detectors.offline import settling_rows
 from trimtab.diagnosis.diagnose import diagnose
 from trimtab.errors import ReadError
 from trimtab.incidents import JOIN_ROWS, Incident, leading_finding, topic_of
@@ -41,9 +42,6 @@ LEAST_HANG_S = 60.0
 """A silence shorter than this is no hang, whatever the usual row interval. Ours."""
 SETTLED_S = 30.0
 """An incomplete last line that does not change for so long is read as it is. Ours."""
-HELD_ROWS = 32
-"""Rows for which what only hindsight says must stand until it is told, or gone until it is
-withdrawn. Chosen on half of the repositories of the labeled logs."""
 _QUIET_ROWS = 20.0
 """A silence of so many usual rows settles what is held back. Ours; `hang_factor` by default."""
 _PREFIX_SIZE_BYTES = 4096
@@ -303,6 +301,7 @@ class Watcher:
         num_before = 0 if self.account is None else self.account.record.num_rows
         self.account = account
         rows, incidents = account.record.num_rows, account.incidents
+        held = settling_rows(rows)
         known = self._matched(incidents)
         kept: list[_Known] = []
         notices: list[Notice] = []
@@ -310,7 +309,9 @@ class Watcher:
             old = known.get(id(told)) or _Known(0, told)
             fresh = told.incident.onset_row if stood else rows
             since = fresh if old.since is None else old.since
-            if _rises(old, told) and not (settled or _holds(told.incident, rows - since)):
+            # A note can wait for the end.
+            waits = told.incident.severity == "info" or rows - since < held
+            if _rises(old, told) and waits and not settled and _only_in_hindsight(told.incident):
                 kept.append(replace(old, told=old.told if old.id else told, since=since))
                 continue
             worse = _is_worse(old.said or old.told, told)
@@ -337,7 +338,7 @@ class Watcher:
                 continue
             # What hindsight takes back may stand again a few rows on, and is not told twice.
             lost = rows if k.since is None else k.since
-            if _only_in_hindsight(k.told.incident) and not settled and rows - lost < HELD_ROWS:
+            if _only_in_hindsight(k.told.incident) and not settled and rows - lost < held:
                 kept.append(replace(k, since=lost))
             else:
                 text = k.told.incident.headline
@@ -369,12 +370,6 @@ def _rises(known: _Known, told: IncidentAccount) -> bool:
     """Whether there is more to say of an incident than was said."""
     ranks = [severity_rank(x.incident.severity) for x in (known.told, told)]
     return not known.id or ranks[1] > ranks[0]
-
-
-def _holds(incident: Incident, rows: int) -> bool:
-    """Whether an incident that has stood for so many rows is told; a note can wait for the end."""
-    stands = incident.severity != "info" and rows >= HELD_ROWS
-    return stands or not _only_in_hindsight(incident)
 
 
 def _only_in_hindsight(incident: Incident) -> bool:

@@ -253,6 +253,14 @@ DOMAIN_REMEDIES: tuple[Remedy, ...] = (
         Ev("R1", "Mescheder et al. 2018, arXiv:1801.04406"),
     ),
     _remedy(
+        "anneal-divergence",
+        "let the weight of the divergence grow from 0, or leave it some nats that cost nothing",
+        "the weight of the divergence from the prior (annealing, free bits)",
+        "a less regular latent code",
+        Ev("KL annealing", "Bowman et al. 2016, arXiv:1511.06349"),
+        Ev("free bits", "Kingma et al. 2016, arXiv:1606.04934"),
+    ),
+    _remedy(
         "sample-diversity",
         "reward diversity: statistics of the minibatch, or unrolled steps",
         "a minibatch layer in the discriminator, or its unrolling",

@@ -62,6 +62,7 @@ from trimtab.readers.mllog import MllogReader
 from trimtab.readers.numbers import counted
 from trimtab.readers.rundir import is_run_directory, read_run_directory
 from trimtab.readers.sqlite_store import SqliteReader
+from trimtab.readers.supervised import by_launches, supervised_log
 from trimtab.readers.tensorboard import TensorBoardReader
 from trimtab.readers.wandb import WandbReader
 from trimtab.record import RunRecord
@@ -320,6 +321,8 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
     """Yield the records of one run: a path, the event files of a directory, or a database."""
     if len(run) > 1:
         yield TensorBoardReader().read_files(run, source)
+    elif (log := supervised_log(run[0])) is not None:
+        yield by_launches(read_run(log), run[0])
     elif is_run_directory(run[0]):
         yield read_run_directory(run[0])
     elif is_mlflow_run(run[0]):

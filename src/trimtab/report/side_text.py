@@ -55,7 +55,7 @@ class SideText:
 
 def _sides(c: Comparison) -> Iterator[RenderableType]:
     if c.verdict:
-        mark, style = ("○", "") if c.worse is None else ("●", "bold yellow")
+        mark, style = ("○", "") if c.worse is None and not c.apart else ("●", "bold yellow")
         yield Text(f"{mark} {plain(c.verdict)}", style)
     if c.first_text:
         yield Text(plain(c.first_text))

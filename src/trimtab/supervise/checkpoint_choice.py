@@ -73,7 +73,7 @@ class CheckpointChoice:
         Returns:
             What a person should know of the folder that was named; empty: nothing.
         """
-        first = state.attempt == 0 and not is_requeued(os.environ)
+        first = state.attempt == state.num_before and not is_requeued(os.environ)
         anew = first or state.before == 0
         self.restore = None if anew else self.newest(state, state.before)
         self.chosen = True

@@ -4,7 +4,7 @@ import contextlib
 import sys
 from pathlib import Path
 
-from trimtab.chronicle.journal import Journal, read_journal
+from trimtab.chronicle.journal import Event, Journal, read_journal
 from trimtab.chronicle.run_lock import RunLock
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.durable import make_folder
@@ -33,6 +33,8 @@ class SupervisorNotes:
         self.folder, self._alarm = folder, alarm
         self._silenced: set[str] = set()
         self.lock, self._journal = self._open()
+        self.earlier = self._earlier()
+        """What the journal held before this supervisor."""
 
     def _open(self) -> tuple[RunLock | None, Journal | None]:
         """Take the folder; where the disk refuses it, the command runs all the same."""
@@ -62,18 +64,24 @@ class SupervisorNotes:
         return None if self._journal is None else self.folder / "output.log"
 
     def last_argv(self) -> tuple[str, ...]:
-        """Return the last command of this folder, as the journal has it; empty: not known."""
+        """Return the command before in this folder, as the journal has it; empty: not known."""
+        starts = (e for e in reversed(self.earlier) if e.event == "start")
+        argv = next((e.data.get("argv") for e in starts), None)
+        return tuple(map(str, argv)) if isinstance(argv, list) else ()
+
+    def _earlier(self) -> tuple[Event, ...]:
         with contextlib.suppress(ChronicleError):
-            events = read_journal(RunDirectory(self.folder).journal)[0]
-            argv = next((e.data.get("argv") for e in reversed(events) if e.event == "start"), None)
-            return tuple(map(str, argv)) if isinstance(argv, list) else ()
+            return tuple(read_journal(RunDirectory(self.folder).journal)[0])
         return ()
 
     def write(self, state: JobState, event: str, **data: object) -> None:
+        """Write an event down at the newest step, where that can be done."""
+        self.write_at(0 if state.step is None else int(state.step), state, event, **data)
+
+    def write_at(self, step: int, state: JobState, event: str, **data: object) -> None:
         """Write an event down, where that can be done."""
         if self._journal is None:
             return
-        step = 0 if state.step is None else int(state.step)
         try:
             self._journal.append(event, attempt=f"{state.attempt}.0", step=step, **data)
         except ChronicleError as error:

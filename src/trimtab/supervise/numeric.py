@@ -25,7 +25,7 @@ from trimtab.plan.policy import Policy
 from trimtab.readers import read_newest
 from trimtab.record import RunRecord
 from trimtab.supervise.resume import LaunchFlags, data_flags, rate_of
-from trimtab.supervise.trend import course_before, newest_level
+from trimtab.supervise.trend import begun_from, newest_level
 
 __all__ = [
     "Judged",
@@ -188,6 +188,7 @@ def choose_change(
     step: int | None,
     row: int,
     launched: float = 1.0,
+    data: bool = True,
 ) -> NumericChange | None:
     """Return what the next start does otherwise; None: its flags have nothing more to offer.
 
@@ -206,6 +207,7 @@ def choose_change(
         step: Of the checkpoint that is loaded; None: the command starts as given.
         row: Of the first sign.
         launched: The rate of the command over that of the command before, which a log may not show.
+        data: Whether other data may be the answer.
     """
     kept = framework is not None and framework.rate_kept and step is not None
     raised = max(_raised(record, row), launched)
@@ -218,7 +220,7 @@ def choose_change(
         if rate_of(argv, framework) is not None:
             return NumericChange(rate_factor=factor / raised, why=f"{why}, and is put back")
     offers_data = False
-    if framework is not None and step is not None:
+    if data and framework is not None and step is not None:
         offers_data = bool(data_flags(argv, framework)) or framework.data_anew
     if offers_data and (num_before == 0 or goes_on):
         why = "the bad data goes on" if goes_on else "other data comes first: it costs least"
@@ -249,7 +251,7 @@ def raised_start(record: RunRecord, policy: Policy, launched: float = 1.0) -> Nu
     level = newest_level(record, rows=policy.verify_steps)
     if level is None or row == 0:
         return None
-    course, raised = course_before(record, row), max(_raised(record, row), launched)
+    course, raised = begun_from(record, row), max(_raised(record, row), launched)
     trend = course.at(math.inf, policy.verify_tolerance)
     if trend is None or raised < policy.lr_jump_ratio or level <= trend.limit:
         return None

@@ -1,6 +1,7 @@
 """Answers broken numbers: which checkpoint, which change, and whether it is allowed."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -22,9 +23,12 @@ from trimtab.supervise.numeric import (
 from trimtab.supervise.resume import LaunchFlags, Restore, rate_of
 from trimtab.supervise.state import JobState, Numeric
 from trimtab.supervise.trend import LossCourse, course_before, newest_level
+from trimtab.supervise.two_by_two import TwoByTwo
 
 __all__ = ["Responder"]
 
+ForwardReader = Callable[[NumericAnswer, Restore, Restore | None], TwoByTwo | None]
+"""Evaluates a checkpoint from before, and one from after where there is one."""
 _CLASSES = ("restart", "restore")
 """Classes of action of every answer."""
 _STRIDE_ROWS = 32
@@ -58,8 +62,10 @@ class Responder:
         framework: LaunchFlags | None,
         checkpoints: CheckpointChoice,
         notes: SupervisorNotes,
+        read: ForwardReader | None = None,
     ) -> None:
-        """Keep what may be done, to which command, and who says so."""
+        """Keep what may be done, to which command, and who says so; `read`: None is nobody."""
+        self._read, self._readings = read, dict[str, TwoByTwo | None]()
         self._policy, self._argv, self._framework = policy, argv, framework
         self._checkpoints, self._notes = checkpoints, notes
         self._launched = self._rate_launched()
@@ -74,6 +80,8 @@ class Responder:
         """The attempt whose loss was compared last, and whether it had come to the first sign."""
         self._unchanged: NumericAnswer | None = None
         """What the very same command was started again for, since nothing could be changed."""
+        self.held = False
+        """Whether the last answer held, and nobody took note of it yet."""
         self._asked_for: set[str] = set()
         """Incidents that a person was asked about."""
 
@@ -104,6 +112,8 @@ class Responder:
             return None
         target = self._target(answer, state)
         change = self._change(account.record, answer, target, state, launched)
+        if change is not None and change.data and self._is_of_the_state(answer, target, state):
+            change = self._change(account.record, answer, target, state, launched, data=False)
         now, later = sum_up(answer, self._policy, lost=target.lost or 0, start=_start_steps(state))
         if not answer.due and later.lost <= now.lost:
             return None
@@ -136,8 +146,9 @@ class Responder:
         loaded = state.loaded[0] if state.loaded is not None and relapsed else None
         known_places = (answer.before * by_step, state.before, loaded)
         before = min((b for b in known_places if b), default=None)
-        epoch = answer.before if answer.axis == "epoch" else None
-        known = by_step or epoch is not None
+        # The epochs of a log may begin anew with its data; the step of what was loaded is sure.
+        epoch = answer.before if answer.axis == "epoch" and not relapsed else None
+        known = by_step or relapsed or epoch is not None
         restore = self._checkpoints.newest(state, before, epoch) if known else None
         counted = by_step and state.step is not None
         step = 0 if restore is None else restore.step
@@ -156,6 +167,8 @@ class Responder:
         target: _Target,
         state: JobState,
         launched: float,
+        *,
+        data: bool = True,
     ) -> NumericChange | None:
         """Choose what the next start does otherwise; None: there is nothing left."""
         if target.relapsed and target.restore is not None:
@@ -178,7 +191,30 @@ class Responder:
             step=None if target.restore is None else target.restore.step,
             row=answer.row,
             launched=launched,
+            data=data,
         )
+
+    def _is_of_the_state(self, answer: NumericAnswer, target: _Target, state: JobState) -> bool:
+        """Tell whether four evaluations blame the state, so that other data is no answer.
+
+        Where the rate cannot be changed other data is all there is.
+        """
+        if self._read is None or target.restore is None or not answer.due:
+            return False
+        if self._policy.mode != "act":
+            return False
+        key = f"{answer.kind} {answer.onset} {state.attempt}"
+        if key not in self._readings:
+            after = self._checkpoints.newest(state, None)
+            late = after if after is not None and after.step >= answer.onset else None
+            self._readings[key] = told = self._read(answer, target.restore, late)
+            if told is not None:
+                text = f"forward only: {told.text}"
+                self._notes.say(text)
+                self._notes.write(state, "note", author="supervisor", text=text, blames=told.blame)
+        told, framework = self._readings[key], self._framework
+        fixed = framework is None or framework.rate_kept or not rate_of(self._argv, framework)
+        return told is not None and told.blame == "state" and not fixed
 
     def _forbidden(self, change: NumericChange | None, target: _Target, state: JobState) -> str:
         """Return why no answer is allowed; empty: it is, or a person is asked."""
@@ -233,10 +269,15 @@ class Responder:
         ask: tuple[str, ...],
     ) -> Numeric:
         """Write the answer down, say it, and return it as `update` takes it."""
+        what = f"back to step {target.step}, rate x {change.rate_factor:g}"
+        if _unchanged(change, target, state):
+            what = f"back to step {target.step} by the same command, nothing changed"
+        what += f"{', other data' if change.data else ''} ({change.why})"
         self._notes.write(
             state,
             "decision",
             kind=answer.kind,
+            what=what,
             why=f"{answer.why}; {change.why}",
             to_step=target.step,
             rate_factor=change.rate_factor,
@@ -244,10 +285,6 @@ class Responder:
             cost_steps=target.lost,
             sum=costs,
         )
-        what = f"back to step {target.step}, rate x {change.rate_factor:g}"
-        if _unchanged(change, target, state):
-            what = f"back to step {target.step} by the same command, nothing changed"
-        what += f"{', other data' if change.data else ''} ({change.why})"
         if not ask:
             self._notes.say(f"{answer.why} · goes {what}; expected steps lost: {costs}")
         by_step = answer.axis == "step"
@@ -290,10 +327,18 @@ class Responder:
         if held and not arrived:
             return None
         told = f"loss {level:.4g} after {own.size} rows, expected at most {before.limit:.4g} there"
-        self._notes.write(state, "outcome", what="held" if held else "did not hold", why=told)
+        self._notes.write(
+            state,
+            "outcome",
+            remedy="restore",
+            what="held" if held else "did not hold",
+            verdict="worked" if held else "did not",
+            text=told,
+        )
         self._notes.say(f"the answer {'held' if held else 'did not hold'}: {told}")
         if held:
             self._course = self._answer = None
+            self._launched, self.held = 1.0, True
             return None
         why = f"the answer before did not hold: {told}"
         return replace(answer, why=why, lasting=False, severe=False, from_start=False)

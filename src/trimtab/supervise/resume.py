@@ -58,7 +58,7 @@ class LaunchFlags:
     data_anew: bool
     """Whether each start draws other data."""
     data_once: bool
-    """Whether those flags count in the start after the answer alone."""
+    """Whether those flags count until a checkpoint lies behind that data."""
     seeds: tuple[str, ...]
     """Flags that order the data where a command names them; used where `data` has none."""
     within: tuple[str, ...]
@@ -67,6 +67,12 @@ class LaunchFlags:
     """The folder of the checkpoints in it where the command names none."""
     one_file: str
     """File that each save overwrites; empty: saves have files of their own."""
+    twin: Mapping[str, str]
+    """Flag -> value by which a twin saves to a folder of its own; empty: none is known."""
+    twin_parent: str
+    """Where the checkpoint must lie for it; empty: it is named by its path."""
+    twin_files: Mapping[str, str]
+    """Files in that folder that name the checkpoint -> what they hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +105,9 @@ def _frameworks() -> tuple[LaunchFlags, ...]:
             within=tuple(row.get("within", ())),
             usual_folder=row.get("usual_folder", ""),
             one_file=row.get("one_file", ""),
+            twin=row.get("twin", {}),
+            twin_parent=row.get("twin_parent", ""),
+            twin_files=row.get("twin_files", {}),
         )
         for row in tomllib.loads(text)["framework"]
     )

@@ -54,6 +54,19 @@ class SuperviseSettings:
     """Time between two looks at the progress, seconds. Ours."""
     judge_every_s: float = 5.0
     """Time between two judgements of the numbers, seconds; 0: never. Ours, as `watch`."""
+    twin_within_s: float = 300.0
+    """Before a restart whose flags were changed, the command is tried beside until its second row
+    where the start before took no longer than this, seconds, and it gets three times that start;
+    0: never. Ours: what starts slower shows by its first rows that the change is in force."""
+    evaluate: str = ""
+    """Command that evaluates one checkpoint on one replica and prints its loss, or one for each
+    batch: with {checkpoint} and {data}. Before an answer it tells data from state; empty: none."""
+    fixed_data: str = ""
+    """What {data} is for the fixed batches."""
+    suspect_data: str = "{first}-{last}"
+    """What {data} is for the batches of the first to the last suspect step."""
+    evaluate_within_s: float = 600.0
+    """Time for its four runs together, seconds. Ours."""
     output_size_bytes: int = 1 << 28
     """Size of the copy of the output at which it is rotated, bytes; one older copy is kept. Ours:
     256 MiB."""
@@ -91,6 +104,14 @@ class SuperviseSettings:
         framework: object = self.framework
         if not isinstance(framework, str):
             raise ConfigError(f"framework is {framework!r}, expected a name as text")
+        for name in ("evaluate", "fixed_data", "suspect_data"):
+            text: object = getattr(self, name)
+            if not isinstance(text, str):
+                raise ConfigError(f"{name} is {text!r}, expected text")
+        if self.evaluate and not ("{checkpoint}" in self.evaluate and "{data}" in self.evaluate):
+            raise ConfigError(
+                f"evaluate is {self.evaluate!r}: it needs {{checkpoint}} and {{data}}"
+            )
         hosts: object = self.exclude_hosts
         if not isinstance(hosts, list | tuple) or not all(map(_is_name, hosts)):
             raise ConfigError(f"exclude_hosts is {self.exclude_hosts!r}, expected a list of names")
@@ -111,6 +132,8 @@ _BOUNDS = (
     ("stop_grace_s", 0.0, _LONGEST_S),
     ("look_every_s", 0.01, 3600.0),
     ("judge_every_s", 0.0, _LONGEST_S),
+    ("twin_within_s", 0.0, _LONGEST_S),
+    ("evaluate_within_s", 0.0, _LONGEST_S),
     ("output_size_bytes", 1 << 16, 1 << 40),
 )
 """Name, least, most."""

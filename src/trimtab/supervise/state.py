@@ -12,6 +12,7 @@ from trimtab.supervise.pace import StepPace
 
 __all__ = [
     "Alert",
+    "AnswerHeld",
     "Answered",
     "Asked",
     "Begin",
@@ -31,6 +32,7 @@ __all__ = [
     "Request",
     "Stop",
     "Tick",
+    "TwinRan",
     "WriteDown",
 ]
 
@@ -74,7 +76,9 @@ class JobState:
 
     phase: Phase = "idle"
     attempt: int = 0
-    """Number of starts so far."""
+    """Number of starts so far, those of supervisors before in the same folder included."""
+    num_before: int = 0
+    """Starts of commands that are none of this one's."""
     pace: StepPace = field(default_factory=StepPace)
     heard: float = 0.0
     """When the last output of any kind came."""
@@ -221,7 +225,28 @@ class Answered:
     """Who said so; empty where nobody did."""
 
 
-Event = Begun | NewStep | Tick | Ended | Asked | Numeric | Answered
+@dataclass(frozen=True, kw_only=True)
+class AnswerHeld:
+    """The last answer to the numbers held: the run is past the first sign, on its trend."""
+
+    at: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwinRan:
+    """The changed command was tried beside, before its restart."""
+
+    at: float
+    restored: int
+    """Step of the checkpoint."""
+    step: float | None = None
+    """Of its first row, where the log counts steps."""
+    rate: float | None = None
+    refused: str = ""
+    """Why it ended at once; empty: it did not."""
+
+
+Event = AnswerHeld | TwinRan | Begun | NewStep | Tick | Ended | Asked | Numeric | Answered
 
 
 # -- what is ordered -----------------------------------------------------------------------------

@@ -20,16 +20,18 @@ from trimtab.chronicle.approvals import Mailbox, Said, mailbox_of
 from trimtab.chronicle.journal import as_written
 from trimtab.chronicle.launch import write_launch
 from trimtab.crash.lines import is_finish
-from trimtab.errors import ChronicleError
+from trimtab.durable import make_folder
+from trimtab.errors import ChronicleError, TrimtabError
 from trimtab.monitor.notifier import Alarm
 from trimtab.plan.policy import Policy
+from trimtab.supervise.attempts import AttemptBook
 from trimtab.supervise.checkpoint_choice import CheckpointChoice, Way
 from trimtab.supervise.ending import AttemptEnd, ending_of
 from trimtab.supervise.holder import left_behind, orphan
 from trimtab.supervise.kernel_log import kernel_lines
 from trimtab.supervise.memory import HostMemory
 from trimtab.supervise.notes import SupervisorNotes
-from trimtab.supervise.numeric import Judged, NumberJudge, answer_numbers
+from trimtab.supervise.numeric import Judged, NumberJudge, NumericAnswer, answer_numbers
 from trimtab.supervise.processes import (
     FOLDER_NAME,
     become_subreaper,
@@ -54,6 +56,7 @@ from trimtab.supervise.stacks import odd_ones
 from trimtab.supervise.state import (
     Alert,
     Answered,
+    AnswerHeld,
     Asked,
     Begin,
     Begun,
@@ -69,10 +72,14 @@ from trimtab.supervise.state import (
     PutBack,
     Stop,
     Tick,
+    TwinRan,
     WriteDown,
 )
 from trimtab.supervise.streams import Output
+from trimtab.supervise.twin import Tried, try_beside, twin_command
+from trimtab.supervise.two_by_two import TwoByTwo, evaluated, judged
 from trimtab.supervise.update import GAVE_UP_STATUS, update
+from trimtab.text import words
 
 __all__ = ["NOT_FOUND_STATUS", "NOT_RUNNABLE_STATUS", "Job", "supervise"]
 
@@ -138,12 +145,18 @@ class _Supervisor:
         self._job, self._settings, self._policy = job, settings, policy
         self._framework = find_framework(job.argv, settings.framework)
         self._queue: SimpleQueue[Event] = SimpleQueue()
-        self._state = JobState(excluded=settings.exclude_hosts, authority=policy.permissions)
         self._status: int | None = None
         self._logs = tuple(LogProgress(path) for path in job.logs)
         self._launch: dict[str, str] = {}
         """What the command was last started with: machine, packages, code."""
         self._notes = SupervisorNotes(job.folder, alarm)
+        self._book = AttemptBook(self._notes, self._framework)
+        self._state = JobState(
+            attempt=self._book.num_before,
+            num_before=self._book.num_before,
+            excluded=settings.exclude_hosts,
+            authority=policy.permissions,
+        )
         copy = self._notes.output_copy
         self._output = Output(copy, size_bytes=settings.output_size_bytes)
         self._command = RunningCommand(
@@ -152,9 +165,16 @@ class _Supervisor:
         way = Way(argv=job.argv, framework=self._framework, folder=job.checkpoints)
         self._checkpoints = CheckpointChoice(way, job.folder)
         self._responder = Responder(
-            policy, job.argv, self._framework, self._checkpoints, self._notes
+            policy,
+            job.argv,
+            self._framework,
+            self._checkpoints,
+            self._notes,
+            self._read_forward if settings.evaluate else None,
         )
         self._memory, self._leaks = HostMemory(), False
+        self._tried: set[str] = set()
+        """Flags that a twin showed to be taken."""
         self._mailbox = self._open_mailbox()
         self._judged: SimpleQueue[Judged] = SimpleQueue()
         self._judge = self._make_judge(copy)
@@ -170,6 +190,27 @@ class _Supervisor:
             return None
         return NumberJudge(path, self._settings.judge_every_s, self._judged.put)
 
+    def _read_forward(
+        self, answer: NumericAnswer, before: Restore, after: Restore | None
+    ) -> TwoByTwo | None:
+        """Evaluate the suspect window and fixed batches under a state from before, and from after.
+
+        Signals and the end of the command go first.
+        """
+        s = self._settings
+        window = {"first": f"{answer.before:.0f}", "last": f"{answer.onset + answer.lasted:.0f}"}
+        suspect = s.suspect_data
+        for name, value in window.items():
+            suspect = suspect.replace("{" + name + "}", value)
+        cells = evaluated(
+            s.evaluate,
+            {"before": before.path} | ({} if after is None else {"after": after.path}),
+            {"fixed": s.fixed_data, "window": suspect},
+            within_s=s.evaluate_within_s,
+            aborted=lambda: not self._queue.empty(),
+        )
+        return judged(cells) if cells else None
+
     def _hear_judge(self) -> None:
         """Tell alarms that are new, and answer what lasts, as far as the policy allows."""
         judged = self._tell_alarms()
@@ -183,6 +224,9 @@ class _Supervisor:
                 self._take(Answered(at=at, id=waiting.id, answer="withdrawn", why=gone))
             return
         numeric = self._responder.answer(judged.account, self._state)
+        if self._responder.held:
+            self._responder.held = False
+            self._take(AnswerHeld(at=time.monotonic()))
         if numeric is not None:
             self._take(numeric)
 
@@ -356,6 +400,8 @@ class _Supervisor:
         argv = self._argv(restore)
         loaded = None if restore is None else (restore.step, restore.path)
         environment = self._environment(restore)
+        if not self._try_beside(argv, restore, environment):
+            return
         self._record_launch()
         for log in self._logs:
             log.begin()
@@ -365,6 +411,59 @@ class _Supervisor:
             self._not_started(argv[0], error)
             return
         self._take(Begun(at=time.monotonic(), loaded=loaded))
+        self._book.begun(self._state, argv, restore)
+
+    def _try_beside(
+        self, argv: tuple[str, ...], restore: Restore | None, environment: dict[str, str]
+    ) -> bool:
+        """Try a changed command for two rows; return whether the real one is to be started."""
+        state, within = self._state, self._settings.twin_within_s
+        flags = tuple(word for word in argv if word not in self._job.argv and word[:1] == "-")
+        flags += ("rate",) * (state.rate_factor != 1)
+        new = not set(flags) <= self._tried
+        if state.proof is None or not flags or not new or not within:
+            return True
+        start_s = (state.pace.first_at or math.inf) - state.pace.started
+        own = self._job.folder / "twin"
+        shutil.rmtree(own, ignore_errors=True)
+        try:
+            make_folder(own)
+            twin = twin_command(argv, self._framework, restore, own)
+            if start_s > within:
+                twin = f"a start took {start_s:.0f} s, more than twin_within_s = {within:g}"
+            if isinstance(twin, str) or restore is None:
+                self._say_once(f"the changed command is not tried beside: {twin}")
+                return True
+            tried = try_beside(
+                twin,
+                own,
+                parent=Path(restore.path),
+                environment=environment,
+                limit_s=max(3 * start_s, 10.0),
+                grace_s=self._settings.stop_grace_s,
+                aborted=lambda: not self._queue.empty(),
+            )
+        except (OSError, TrimtabError) as error:
+            tried = Tried(unseen=str(error))
+        finally:
+            shutil.rmtree(own, ignore_errors=True)
+        if tried.unseen or restore is None:
+            self._notes.say(f"the changed command was tried beside, and {tried.unseen}")
+            return True
+        self._tried |= set(flags)
+        seen = tried.first
+        step = None if seen is None or seen.counted else seen.step
+        rate = None if seen is None else seen.rate
+        self._take(
+            TwinRan(
+                at=time.monotonic(),
+                restored=restore.step,
+                step=step,
+                rate=rate,
+                refused=tried.refused,
+            )
+        )
+        return self._state.phase != "done"
 
     def _record_launch(self) -> None:
         """Write down the command, the machine and the code; again where they changed since."""
@@ -380,6 +479,7 @@ class _Supervisor:
             "start",
             argv=list(self._job.argv),
             folder=str(folder),
+            logs=[str(path.absolute()) for path in self._job.logs],
             launch=name,
             environment=told,
         )
@@ -390,8 +490,12 @@ class _Supervisor:
     def _argv(self, restore: Restore | None) -> tuple[str, ...]:
         """Return the command with what the next start loads, is fed, and leaves out."""
         argv = resumed(self._job.argv, self._framework, restore)
-        kept = self._framework is None or not self._framework.data_once
-        given = self._state.other_data if kept or self._state.proof is not None else ()
+        given = self._state.other_data
+        if self._framework is not None and self._framework.data_once:
+            # Behind the data that is left out, the order as it was is free of it.
+            begins = math.inf if restore is None else restore.step
+            behind = all(last is not None and last < begins for _, last in given)
+            given = () if behind and self._state.proof is None else given
         for number, (first, last) in enumerate(given, 1):
             argv = with_data(argv, self._framework, number=number, first=first, last=last)
         if self._state.excluded and Path(argv[0]).name == "srun":
@@ -435,7 +539,7 @@ class _Supervisor:
             return False
         child = holder.child
         # It ran: where no step comes from a checkpoint later, that is passed over for an older one.
-        self._state = replace(self._state, position=-math.inf)
+        self._state = replace(self._state, position=-math.inf, num_before=0)
         if not orphan(holder):
             left = members(child.token)
             if left and holder.host == platform.node():
@@ -583,6 +687,7 @@ class _Supervisor:
             restore = self._checkpoints.restore
             data["checkpoint"] = None if restore is None else restore.path
             where = "as given" if restore is None else f"from {restore.path}"
+            self._book.why = f"{words(data['class'])}: {data['why']}"
             self._notes.say(
                 f"restart {self._state.attempt} · {data['class']}: {data['why']} ·"
                 f" in {data['wait_s']:g} s, {where}"

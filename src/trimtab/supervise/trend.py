@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from trimtab.record import RunRecord
 
-__all__ = ["LossBefore", "LossCourse", "course_before", "newest_level"]
+__all__ = ["LossBefore", "LossCourse", "begun_from", "course_before", "newest_level"]
 
 _LEVEL_ROWS = 32
 """Rows over which the level of the loss is taken. Ours."""
@@ -74,6 +74,27 @@ def course_before(record: RunRecord, row: int) -> LossCourse:
     rows = record.lineage_rows()
     rows = column.finite_rows(rows[rows < row])
     return LossCourse(steps=record.step[rows], losses=column.values[rows])
+
+
+def begun_from(record: RunRecord, row: int) -> LossCourse:
+    """Return the losses that an attempt goes on from: of its lineage, else of the one before.
+
+    A start from weights counts its steps anew, so that all of the attempt before lies behind it. It
+    goes on from there where its first loss lies nearer to the end of that one than to its
+    beginning; training from scratch does not.
+    """
+    course = course_before(record, row)
+    index = int(record.attempt[row]) - 1
+    column = record.columns.get("loss")
+    if course.losses.size or index < 0 or column is None:
+        return course
+    rows = column.finite_rows(record.rows_of(index))
+    before = LossCourse(steps=record.step[rows], losses=column.values[rows])
+    end = before.at(math.inf, 0.0)
+    if end is None or not column.present[row]:
+        return course
+    goes_on = column.values[row] <= (end.level + before.losses[0]) / 2
+    return before if goes_on else course
 
 
 def newest_level(record: RunRecord, *, rows: int) -> float | None:

@@ -9,6 +9,7 @@ from trimtab.supervise.settings import SuperviseSettings
 from trimtab.supervise.state import (
     Alert,
     Answered,
+    AnswerHeld,
     Asked,
     Begin,
     Begun,
@@ -26,6 +27,7 @@ from trimtab.supervise.state import (
     Request,
     Stop,
     Tick,
+    TwinRan,
     WriteDown,
 )
 from trimtab.text import number
@@ -50,6 +52,11 @@ def update(
     Pure: no clock, no process and no file is touched. Times are seconds of one monotonic clock.
     """
     match event:
+        case AnswerHeld():
+            # What comes later is a fault of its own, and its restarts need not go back so far.
+            return replace(state, before=None, numeric_restarts=0), ()
+        case TwinRan():
+            return _tried(state, event)
         case Begun():
             return _begun(state, event)
         case NewStep():
@@ -105,35 +112,71 @@ def _proven(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, .
     """Compare the first row after a change with what was asked; stop where it is not in force."""
     proof = state.proof
     assert proof is not None
-    wrong = ""
-    after = None if event.counted else proof.after
-    if after is not None and not after < event.step <= after + proof.within:
-        wrong = f"it goes on at step {number(event.step)}, not after the checkpoint of step {after}"
-    if proof.rate_most is not None and event.rate is not None and event.rate > proof.rate_most:
-        wrong = wrong or (
-            f"its rate is {number(event.rate)}, expected at most {number(proof.rate_most)}"
-        )
-    shown = {"start_step": event.step, "rate": event.rate, "rate_most": proof.rate_most}
+    wrong = _wrong(proof, None if event.counted else event.step, event.rate)
+    shown: dict[str, object] = {"start_step": event.step, "rate": event.rate}
+    shown |= {"rate_most": proof.rate_most, "remedy": "restore"}
     state = replace(state, proof=None)
     if not wrong:
         state, _ = _row(state, event)
         changed = proof.rate_most is not None or state.rate_factor != 1 or state.other_data
         what = "change in force" if changed else "started again, nothing changed"
-        return state, (WriteDown(event="outcome", data={"what": what, **shown}),)
-    ending = AttemptEnd(
+        return state, (
+            WriteDown(
+                event="outcome", data={"what": what, "verdict": "in force", "text": what, **shown}
+            ),
+        )
+    ending = _not_in_force(wrong)
+    state = replace(state, phase="stopping", stopping_for=ending, gives_up=_BACK)
+    return state, (
+        WriteDown(
+            event="outcome",
+            data={
+                "what": "change not in force",
+                "verdict": "did not",
+                "text": f"the change is not in force: {wrong}",
+                **shown,
+            },
+        ),
+        Stop(stacks=False),
+        PutBack(),
+    )
+
+
+_BACK = "the run is as it was before"
+
+
+def _wrong(proof: Proof, step: float | None, rate: float | None) -> str:
+    """Return what a first row shows that was not asked for; empty: it is as asked."""
+    after = proof.after
+    if step is not None and after is not None and not after < step <= after + proof.within:
+        return f"it goes on at step {number(step)}, not after the checkpoint of step {after}"
+    if proof.rate_most is not None and rate is not None and rate > proof.rate_most:
+        return f"its rate is {number(rate)}, expected at most {number(proof.rate_most)}"
+    return ""
+
+
+def _not_in_force(wrong: str) -> AttemptEnd:
+    return AttemptEnd(
         crash_class="numeric",
         who="numeric",
         why=f"the change is not in force: {wrong}",
         do="set it where the trainer reads it; what was moved aside is back",
         signum=15,
     )
-    back = "the run is as it was before"
-    state = replace(state, phase="stopping", stopping_for=ending, gives_up=back)
-    return state, (
-        WriteDown(event="outcome", data={"what": "change not in force", "why": wrong, **shown}),
-        Stop(stacks=False),
-        PutBack(),
-    )
+
+
+def _tried(state: JobState, event: TwinRan) -> tuple[JobState, tuple[Command, ...]]:
+    """Go on with the restart, or leave it where its twin shows that its flags do nothing."""
+    proof = state.proof
+    assert proof is not None
+    wrong = event.refused or _wrong(replace(proof, after=event.restored), event.step, event.rate)
+    shown = {"start_step": event.step, "rate": event.rate, "rate_most": proof.rate_most}
+    what = "twin: the change is in force" if not wrong else f"twin: {wrong}"
+    told = WriteDown(event="note", data={"author": "supervisor", "text": what, **shown})
+    if not wrong:
+        return state, (told,)
+    state, commands = _gave_up(state, _not_in_force(wrong), _BACK)
+    return state, (told, PutBack(), *commands)
 
 
 def _tick(
