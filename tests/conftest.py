@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from benchmarks.browser import NAMES, find_chromium
+from tests.few_faults import FEW_FAULTS
 
 HAS_TORCH = find_spec("torch") is not None
 
@@ -61,9 +62,7 @@ def even_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def few_faults(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Have guarded runs end with a self-test of only what their verdict rests on."""
-    if HAS_TORCH and request.path.parent.name in ("guard", "integrations"):
-        from tests.guard.even_steps import FEW_FAULTS
-
+    if request.path.parent.name in ("guard", "integrations"):
         monkeypatch.setattr("trimtab.analysis.self_test.INJECTED_FAULTS", FEW_FAULTS)
 
 

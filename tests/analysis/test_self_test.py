@@ -51,6 +51,21 @@ def quiet() -> RunRecord:
     return simulate_run(num_steps=2000, seed=3)
 
 
+def test_faults_are_injected_only_where_the_verdict_rests_on_them(
+    quiet: RunRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs: list[int] = []
+    monkeypatch.setattr(SelfTester, "run", lambda *_: runs.append(1))
+    loss = quiet.columns["loss"].values.copy()
+    loss[1500:1520] += 6.0
+    spiked = make_account(record_of(quiet.step, {"loss": loss}))
+    assert spiked.verdict == "incident"
+    assert [ia.kind for ia in spiked.incidents if ia.is_open_alarm]
+    assert not runs
+    calm = make_account(quiet)
+    assert (calm.verdict, calm.verdict, runs) == ("not-judged", "not-judged", [1])
+
+
 def test_a_quiet_run_is_healthy_and_says_what_would_have_been_seen(quiet: RunRecord) -> None:
     account = make_account(quiet)
     assert account.verdict == "healthy"

@@ -81,9 +81,7 @@ def test_an_ending_is_told_first_everywhere(calm: RunAccount) -> None:
         do="take a smaller batch",
         rank=3,
     )
-    ended = RunAccount(
-        record=calm.record, incidents=(), self_test=calm.self_test, ending=crash, path="x"
-    )
+    ended = RunAccount(record=calm.record, incidents=(), tested=calm.tested, ending=crash, path="x")
     assert ended.verdict == "ended-badly"
     lines = terminal_text(ended, width=140).splitlines()
     assert "oom_gpu" in lines[1]

@@ -30,6 +30,22 @@ def write_run(path: Path, *, change: float | None = None, offset: float = 0.0) -
     return path
 
 
+@pytest.mark.covers("S265")
+def test_compare_tells_how_much_less_of_better_data_gives_the_same_loss(
+    run: Run, tmp_path: Path
+) -> None:
+    for name, pace in (("plain", 1.0), ("better", 2.0)):
+        rows = [
+            {"step": s, "tokens_seen": 1000 * s, "loss": 2 + 4 * (1 + pace * s / 100) ** -0.5}
+            for s in range(1, 1001)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    pair = (tmp_path / "plain.jsonl", tmp_path / "better.jsonl", "--by", "tokens")
+    told = parse(run("compare", *pair, "--json")[1])["to_target"]
+    assert told["ratio"] == pytest.approx(0.5, abs=0.02)
+    assert "needs 0.5 x the tokens" in " ".join(run("compare", *pair)[1].split())
+
+
 def test_two_runs(run: Run, tmp_path: Path) -> None:
     small, large = write_run(tmp_path / "13b.jsonl"), write_run(tmp_path / "104b.jsonl", offset=1.8)
     for path, lr in ((tmp_path / "a.yaml", "1e-4"), (tmp_path / "b.yaml", "6e-5")):

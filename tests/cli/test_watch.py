@@ -1,7 +1,9 @@
 """`trimtab watch` and `inspect --follow`: a log that grows under our eyes."""
 
+import contextlib
 import errno
 import http.server
+import io
 import itertools
 import json
 import os
@@ -17,6 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.few_faults import FEW_FAULTS
 from trimtab.analysis.source import Beside, account_of
 from trimtab.cli import main, watch
 from trimtab.readers import read_run
@@ -31,6 +34,14 @@ NO_ADDRESSES = (
 )
 
 Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_faults_at_a_look() -> Iterator[None]:
+    """Have the first look at a log inject only what its verdict rests on."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("trimtab.analysis.self_test.INJECTED_FAULTS", FEW_FAULTS)
+        yield
 
 
 def line(step: int, loss: float) -> str:
@@ -78,8 +89,12 @@ def follow(path: Path, scene: Scene, *options: str) -> int:
     return watch.follow(str(path), arguments, Beside(), clock=scene.clock, sleep=scene.sleep)
 
 
+def notices_of(printed: str) -> list[dict[str, Any]]:
+    return [json.loads(text) for text in printed.splitlines()]
+
+
 def said(capsys: pytest.CaptureFixture[str]) -> list[dict[str, Any]]:
-    return [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    return notices_of(capsys.readouterr().out)
 
 
 def appending(path: Path, text: str) -> Callable[[], None]:
@@ -157,21 +172,32 @@ def clipped_divergence() -> list[str]:
     return rows
 
 
-def grow(
-    path: Path, rows: list[str], capsys: pytest.CaptureFixture[str], *options: str
-) -> list[dict[str, Any]]:
+def grow(path: Path, rows: list[str], *options: str) -> None:
     """Follow a log that is there up to a moment before the trouble, then grows by ten rows a look."""
     path.write_text("".join(rows[:780]))
-    looks = [*range(780, 1000, 10), *range(1000, len(rows), 50), len(rows)]
+    looks = [*range(780, 900, 10), *range(900, 1000, 25), *range(1000, len(rows), 100), len(rows)]
     pieces = [appending(path, "".join(rows[a:b])) for a, b in itertools.pairwise(looks)]
     follow(path, Scene(*pieces, start=0.0), *options)
-    return said(capsys)
+
+
+@pytest.fixture(scope="module")
+def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], str]:
+    """What is said of the divergence, and the severities that the command was called with."""
+    folder, shown = tmp_path_factory.mktemp("diverged"), io.StringIO()
+    calls = folder / "calls"
+    tee = (
+        f"{sys.executable} -c \"import os; open('{calls}',"
+        " 'a').write(os.environ['TRIMTAB_SEVERITY'] + ' ')\""
+    )
+    with contextlib.redirect_stdout(shown):
+        grow(folder / "train.jsonl", clipped_divergence(), "--exec", tee)
+    return notices_of(shown.getvalue()), calls.read_text()
 
 
 def test_a_frozen_norm_beside_a_divergence_takes_nothing_of_it(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    diverged: tuple[list[dict[str, Any]], str],
 ) -> None:
-    notices = grow(tmp_path / "train.jsonl", clipped_divergence(), capsys)
+    notices, _ = diverged
     loss = [n["incident"] for n in notices if n["id"] == 1]
     assert all("loss" in i["signals"] for i in loss)
     ranks = [["info", "warning", "critical"].index(i["severity"]) for i in loss]
@@ -187,7 +213,8 @@ def test_a_frozen_norm_beside_a_divergence_takes_nothing_of_it(
 def test_the_headline_keeps_up_with_the_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    notices = grow(tmp_path / "train.jsonl", clipped_divergence()[:986], capsys)
+    grow(tmp_path / "train.jsonl", clipped_divergence()[:986])
+    notices = said(capsys)
     assert "→ 6." in notices[-1]["incidents"][0]["headline"]
     told = [n["text"] for n in notices if n["id"] == 1]
     assert any(t.startswith("worse") for t in told)
@@ -195,15 +222,9 @@ def test_the_headline_keeps_up_with_the_loss(
 
 
 def test_an_alarm_that_turns_critical_calls_again(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    diverged: tuple[list[dict[str, Any]], str],
 ) -> None:
-    calls = tmp_path / "calls"
-    tee = (
-        f"{sys.executable} -c \"import os; open('{calls}',"
-        " 'a').write(os.environ['TRIMTAB_SEVERITY'] + ' ')\""
-    )
-    grow(tmp_path / "train.jsonl", clipped_divergence(), capsys, "--exec", tee)
-    assert calls.read_text() == "warning critical "
+    assert diverged[1] == "warning critical "
 
 
 def test_a_hang_does_not_put_off_the_end(

@@ -172,3 +172,13 @@ def test_a_rise_that_comes_back_and_wears_off_is_a_note(fault: str, *, told: boo
     elif fault:
         loss += 0.5 * (row % period < 25) * (row > period)
     assert bool(alarms(loss)) is told
+
+
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_large_vocabulary_that_is_warmed_up_is_no_run_that_never_learns(*, logged: bool) -> None:
+    rows = np.arange(600)
+    noise = 0.01 * np.random.default_rng(0).standard_normal(600)
+    loss = 9.6 - 6 * (1 - np.exp(-np.maximum(rows - 55, 0) / 200)) + noise
+    rate = {"lr": 1e-3 * np.minimum(1, (rows + 1) / 50)} if logged else {"grad_norm": 1 + noise}
+    told = all_findings(derive(record_of(rows.astype(np.float64), {"loss": loss, **rate})))
+    assert not any(f.kind == "never-learns" and f.severity != "info" for f in told)

@@ -51,3 +51,15 @@ def test_a_loss_that_never_came_back_is_no_recovered_spike() -> None:
     first = analysis.incidents[0]
     assert (first.kind, first.severity) == ("unrecovered-spike", "critical")
     assert "recovered" not in first.headline.replace("did not recover", "")
+
+
+def test_bursts_that_wear_off_above_the_beginning_are_no_recovery() -> None:
+    rows = np.arange(400, dtype=np.float64)
+    rng = np.random.default_rng(0)
+    loss = (7 + 1e6 * np.exp(-rows / 3)) * np.exp(0.5 * rng.standard_normal(400))
+    loss[0] = 0.73
+    loss[300:305] *= 1e4  # a later burst is not the first thing to say
+    analysis = trimtab.analyze({"step": rows, "loss": loss, "lr": np.full(400, 30.0)})
+    first = analysis.incidents[0]
+    assert (first.kind, first.onset) == ("unrecovered-spike", 1.0)
+    assert first.causes[0].cause in ("no-warm-up", "learning-rate-too-high")

@@ -4,18 +4,12 @@ A lasting slowdown is an incident, and a run with an open incident is not health
 the clock itself let real time into the rows.
 """
 
-from dataclasses import replace
-
+from tests.few_faults import FEW_FAULTS
 from trimtab.analysis import self_test
-from trimtab.analysis.injected_faults import INJECTED_FAULTS
 from trimtab.guard.loop import assembly
 from trimtab.guard.state.step_clock import StepClock
 
 STEP_S = 0.01
-
-FEW_FAULTS = tuple(replace(f, num_large=3, num_graded=0) for f in INJECTED_FAULTS if f.required)
-"""What the verdict of a run rests on; the rest is a quarter of the time of a run of sixty steps,
-and is tested where the self-test is."""
 
 
 class EvenClock(StepClock):

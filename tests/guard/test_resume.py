@@ -12,6 +12,7 @@ import torch
 from tests.guard import jobs
 from tests.guard.tiny import (
     SCHEDULES,
+    copy_of_run,
     differences,
     events_of,
     guard_of,
@@ -149,8 +150,10 @@ def test_killed_between_a_row_and_its_findings_they_are_told_at_the_resume(
     assert next(e for e in events_of(run, "finding") if e.data["row"] == row).attempt == "1.0"
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize(("shuffle", "generator"), [(True, True), (True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("schedule", "shuffle", "generator"),
+    [*((name, True, True) for name in SCHEDULES), ("none", True, False), ("none", False, True)],
+)
 def test_every_schedule_and_order_resumes_bit_for_bit(
     tmp_path: Path, schedule: str, shuffle: bool, generator: bool
 ) -> None:
@@ -167,12 +170,15 @@ def test_every_schedule_and_order_resumes_bit_for_bit(
 
 def broken_run(tmp_path: Path) -> Path:
     """A run of 27 steps with checkpoints at 10 and 20, closed; its signals go on to step 27."""
-    s = make()
-    policy = Policy(checkpoint_every_steps=10, checkpoint_in_background=False)
-    guard = guard_of(s, tmp_path / "run", steps=60, policy=policy)
-    train_guarded(s, guard, until=27)
-    guard.close()
-    return tmp_path / "run"
+
+    def stop_at_27(run: Path) -> None:
+        s = make()
+        policy = Policy(checkpoint_every_steps=10, checkpoint_in_background=False)
+        guard = guard_of(s, run, steps=60, policy=policy)
+        train_guarded(s, guard, until=27)
+        guard.close()
+
+    return copy_of_run("stopped-at-27", tmp_path / "run", stop_at_27)
 
 
 def resumed_from(run: Path) -> int:
@@ -280,11 +286,11 @@ def test_a_finished_run_has_nothing_left_to_do(tmp_path: Path) -> None:
 
 def test_a_second_guard_on_one_run_directory_is_refused(tmp_path: Path) -> None:
     s = make()
-    guard = guard_of(s, tmp_path / "run", steps=60)
+    guard = guard_of(s, tmp_path / "run", steps=12)
     with pytest.raises(ChronicleError, match=r"another guard is writing .*process \d+ on"):
-        guard_of(make(), tmp_path / "run", steps=60)
+        guard_of(make(), tmp_path / "run", steps=12)
     train_guarded(s, guard)  # the first one is not harmed
-    guard_of(make(), tmp_path / "run", steps=61).close()
+    guard_of(make(), tmp_path / "run", steps=13).close()
 
 
 def test_a_second_process_is_refused_and_a_killed_one_leaves_no_lock(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -192,6 +193,14 @@ def guard_of(s: Setup, run: Path, **settings: Any) -> Guard:
         run=run,
         **settings,
     )
+
+
+def copy_of_run(name: str, run: Path, train: Callable[[Path], object]) -> Path:
+    """Have `run`, a folder within `tmp_path`, hold what `train` makes; it is trained only once."""
+    original = run.parents[1] / name
+    if not original.exists():
+        train(original)
+    return Path(shutil.copytree(original, run))
 
 
 def train_guarded(

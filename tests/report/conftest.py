@@ -55,6 +55,6 @@ def healthy() -> RunAccount:
         record=plain_record(columns),
         incidents=(),
         read_s=1.2,
-        self_test=short.self_test,
+        tested=short.tested,
         judged_signals=short.judged_signals,
     )

@@ -299,6 +299,7 @@ def test_update_leaves_a_restart_whose_twin_does_not_show_the_change() -> None:
     state = JobState(attempt=1, proof=proof)
     shown = TwinRan(at=1.0, restored=140, step=141.0, rate=5e-4)
     assert update(SETTINGS, state, shown)[0] == state
+    assert update(SETTINGS, state, replace(shown, step=140.0))[0] == state
     for wrong in (
         replace(shown, rate=1e-2),
         replace(shown, step=1.0),

@@ -1,11 +1,11 @@
 """The analysis of one run: what a report, a terminal and `--json` all show, as one value."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
 from trimtab.analysis.self_test import MIN_RECORDS, SelfTest
-from trimtab.analysis.verdict import Ending, RunJudgement, judgement_of
+from trimtab.analysis.verdict import Ending, RunJudgement, bad_verdict, judgement_of
 from trimtab.chronicle.coverage import Coverage
 from trimtab.chronicle.journal import Event
 from trimtab.diagnosis.diagnose import Cause, Diagnosis
@@ -77,6 +77,10 @@ class IncidentAccount:
         return self.severity != "info"
 
 
+def _not_tested() -> None:
+    return None
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunAccount:
     """The analysis of one run."""
@@ -96,8 +100,8 @@ class RunAccount:
     """How the run is known to have ended badly; None: that is not known."""
     coverage: Coverage | None = None
     """Which steps the guard of the run judged; None where no guard wrote it."""
-    self_test: SelfTest | None = None
-    """What faults injected into copies of the run's rows showed; None: that was not tried."""
+    tested: Callable[[], SelfTest | None] = _not_tested
+    """Gives `self_test`, which costs more than all the rest and is worked out when asked for."""
     judged_signals: frozenset[str] = frozenset()
     """Signals that some detector of its judge reads."""
 
@@ -112,16 +116,27 @@ class RunAccount:
         return "" if self.ending is None else self.ending.why
 
     @property
+    def self_test(self) -> SelfTest | None:
+        """What faults injected into copies of the run's rows showed; None: that was not tried."""
+        return self.tested()
+
+    @property
+    def has_open_alarm(self) -> bool:
+        """Whether an alarm stands that is neither resolved nor dismissed."""
+        return any(ia.is_open_alarm for ia in self.incidents)
+
+    @property
     def verdict(self) -> RunVerdict:
         """`ended-badly`, else `incident`, else `not-judged`, else `healthy`."""
-        return self.judgement.verdict
+        found = bad_verdict(self.ending, open_alarm=self.has_open_alarm)
+        return found or self.judgement.verdict
 
     @cached_property
     def judgement(self) -> RunJudgement:
         """The verdict with what it rests on, and what could not be judged."""
         return judgement_of(
             self.record,
-            open_alarm=any(ia.is_open_alarm for ia in self.incidents),
+            open_alarm=self.has_open_alarm,
             ending=self.ending,
             coverage=self.coverage,
             self_test=self.self_test,

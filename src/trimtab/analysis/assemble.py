@@ -14,7 +14,7 @@ from trimtab.analysis.account import IncidentAccount, RunAccount
 from trimtab.analysis.against import against_findings, against_note
 from trimtab.analysis.outcome import aftermath_of, plan_after
 from trimtab.analysis.resolution import left_behind, with_resolved
-from trimtab.analysis.self_test import SelfTester
+from trimtab.analysis.self_test import Deferred, SelfTester
 from trimtab.analysis.timeline import NEAR_STEPS
 from trimtab.analysis.verdict import Ending
 from trimtab.chronicle.authority_words import unannounced_changes
@@ -96,6 +96,7 @@ def make_account(
         self_test: Whether to inject faults at all; without, a quiet run is `not-judged`.
     """
     record = separate_runs(derive(record))
+    keeps_tester = tester is not None
     tester = tester or SelfTester(hindsight=hindsight)
     states = tester.places(record) if self_test else {}
     judge = (sensitivity or Sensitivity()).judge() if judge is None else judge
@@ -128,6 +129,9 @@ def make_account(
     )
     incidents = [ia.incident for ia in told]
     told = [_as_dismissed(_as_it_went_on(record, ia, incidents), dismissed) for ia in told]
+    tested = Deferred(lambda: tester.run(record, judge, findings, states))
+    if grows or keeps_tester:  # each look of one that grows injects a few more
+        tested()
     told.sort(key=lambda a: (-severity_rank(a.incident.severity), -a.incident.onset_row))
     account = RunAccount(
         record=record,
@@ -145,7 +149,7 @@ def make_account(
         path=path,
         ending=ending,
         coverage=_coverage(record, events),
-        self_test=tester.run(record, judge, findings, states),
+        tested=tested,
         judged_signals=frozenset(judge.signals),
     )
     return with_resolved(account)

@@ -9,6 +9,7 @@ import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from trimtab.detectors.domain_signs import SIGN_BY_ID
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN, CauseEntry
@@ -42,6 +43,7 @@ class Entry:
     """(label, statements), in the order to read them; labels without statements are left out."""
 
 
+@cache
 def known_entries() -> tuple[Entry, ...]:
     """Return every entry with its title alone, in the order of the tables."""
     return tuple(
@@ -137,6 +139,7 @@ def _said(*pairs: tuple[str, Sequence[str]]) -> Said:
     return tuple((label, texts) for label, texts in kept if texts)
 
 
+@cache
 def _titles(kind: str) -> Mapping[str, str]:
     return {
         "kind": {k.name: k.title for k in KIND_BY_NAME.values()},

@@ -19,7 +19,7 @@ length of the log: 0.15 to 0.3 s. A log that grows pays for a few at each look.
 import math
 import zlib
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
@@ -202,6 +202,22 @@ class _Known:
     trials: deque[_Trial]
     number: int = 0
     """Trials so far, those forgotten included."""
+
+
+class Deferred:
+    """A self-test that is made when it is first asked for; the judge's states are then let go."""
+
+    def __init__(self, make: Callable[[], SelfTest | None]) -> None:
+        self._make: Callable[[], SelfTest | None] | None = make
+        self._made: SelfTest | None = None
+
+    def __call__(self) -> SelfTest | None:
+        """Return it."""
+        if self._make is not None:
+            with np.errstate(over="ignore", invalid="ignore"):  # as where the rows were judged
+                self._made = self._make()
+            self._make = None
+        return self._made
 
 
 @dataclass

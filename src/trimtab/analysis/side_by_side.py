@@ -32,6 +32,7 @@ __all__ = [
     "Gap",
     "Means",
     "Side",
+    "ToTarget",
     "compare_sides",
     "make_side",
     "mean_text",
@@ -90,6 +91,20 @@ class Means:
 
 
 @dataclass(frozen=True)
+class ToTarget:
+    """Where both first reach the loss at which the worse one ends."""
+
+    loss: float
+    a: float
+    b: float
+
+    @property
+    def ratio(self) -> float:
+        """What b needs over what a needs, steps or tokens."""
+        return self.b / self.a
+
+
+@dataclass(frozen=True)
 class Apart:
     """A signal besides the training loss that the two end apart in, beyond its noise."""
 
@@ -137,6 +152,8 @@ class Comparison:
     """By how much at equal steps at the end, nats per token; None where one is not finite."""
     apart_from: float | None = None
     """First position from which it stays above; None: neither does."""
+    to_target: ToTarget | None = None
+    """None where one of them does not fall to a common loss."""
     noise: float | None = None
     """Twice the noise of the median of a block of gaps, nats per token; None: too few rows."""
     apart: tuple[Apart, ...] = ()
@@ -274,6 +291,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         notes=same_order,
         first_difference=first,
         worse=worse,
+        to_target=_to_target(xa, ya, xb, yb),
         worse_by=abs(end_gap) if worse == ("b" if end_gap > 0 else "a") else None,
         apart_from=apart_from,
         noise=noise,
@@ -319,6 +337,22 @@ def _logged_settings(first: FirstDifference | None) -> tuple[SettingChange, ...]
         )
         for name, step, a, b in (() if first is None else first.settings)
     )
+
+
+def _to_target(
+    xa: NDArray[np.float64],
+    ya: NDArray[np.float64],
+    xb: NDArray[np.float64],
+    yb: NDArray[np.float64],
+) -> ToTarget | None:
+    """Return where both first reach the loss at which the worse one ends, its last tenth."""
+    target = max(float(np.median(y[-max(len(y) // 10, 1) :])) for y in (ya, yb))
+    reached = [np.flatnonzero(y <= target) for y in (ya, yb)]
+    # One that begins there says nothing of what it needs.
+    if any(not len(rows) or rows[0] == 0 for rows in reached):
+        return None
+    at_a, at_b = float(xa[reached[0][0]]), float(xb[reached[1][0]])
+    return ToTarget(target, at_a, at_b) if at_a > 0 else None
 
 
 def _worse(

@@ -166,39 +166,21 @@ def account_of(
         one.
     """
     beside = beside or Beside()
-    if not path:
-        record = replace(
-            record,
-            facts={**record.facts, **beside.facts},
-            notes=(*record.notes, *beside.notes),
-        )
-        return make_account(
-            record,
-            checkpoints=beside.checkpoints,
-            framework=beside.framework,
-            judge=judge,
-            hindsight=hindsight,
-            grows=grows,
-            read_s=read_s,
-            reference=beside.reference,
-            config=beside.config,
-            ending=ending_of(record),
-            tester=tester,
-        )
-    layers, layer_notes = read_layers(Path(path))
-    own = None if beside.checkpoints else own_checkpoints(Path(path))
+    layers, layer_notes = read_layers(Path(path)) if path else ((), ())
+    own = own_checkpoints(Path(path)) if path and not beside.checkpoints else None
     left_out = tuple(f"checkpoint left out: {text}" for text in own.left_out) if own else ()
     record = replace(
         record,
         facts={**record.facts, **beside.facts},
         notes=(*record.notes, *layer_notes, *left_out, *beside.notes),
     )
+    given_up = _given_up(RunDirectory(Path(path))) if path else None
     return make_account(
         record,
-        events=events_of(path),
+        events=events_of(path) if path else (),
         checkpoints=beside.checkpoints or (own.checkpoints if own else ()),
         framework=beside.framework,
-        dismissed=dismissals(path, store=store()),
+        dismissed=dismissals(path, store=store()) if path else (),
         judge=judge,
         hindsight=hindsight,
         grows=grows,
@@ -207,7 +189,7 @@ def account_of(
         path=path,
         reference=beside.reference,
         config=beside.config,
-        ending=_given_up(RunDirectory(Path(path))) or ending_of(record),
+        ending=given_up or ending_of(record),
         tester=tester,
     )
 

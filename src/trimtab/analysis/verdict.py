@@ -145,6 +145,13 @@ class RunJudgement:
         }
 
 
+def bad_verdict(ending: Ending | None, *, open_alarm: bool) -> RunVerdict | None:
+    """Return the verdict that needs no self-test; None where it rests on one."""
+    if ending is not None:
+        return "ended-badly"
+    return "incident" if open_alarm else None
+
+
 def judgement_of(
     record: RunRecord,
     *,
@@ -166,14 +173,11 @@ def judgement_of(
     """
     logged = frozenset(record.columns)
     in_nats = bool(_IN_NATS.search(plain(record.keys.get("loss", "")).lower().replace("_", " ")))
-    why = _too_little(record, coverage, self_test, in_nats=in_nats)
-    verdict: RunVerdict = "healthy"
-    if ending is not None:
-        verdict, why = "ended-badly", ending.why
-    elif open_alarm:
-        verdict, why = "incident", ""
-    elif why:
-        verdict = "not-judged"
+    verdict = bad_verdict(ending, open_alarm=open_alarm)
+    why = "" if ending is None else ending.why
+    if verdict is None:
+        why = _too_little(record, coverage, self_test, in_nats=in_nats)
+        verdict = "not-judged" if why else "healthy"
     silent = tuple(
         sorted(
             name

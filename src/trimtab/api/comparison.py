@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from html import escape
 from pathlib import Path
 from typing import Any, Literal
@@ -282,6 +282,9 @@ def _sides_to_json(c: Comparison) -> Mapping[str, object]:
         "worse_by": c.worse_by,
         "apart_from": c.apart_from,
         "noise": c.noise,
+        "to_target": None
+        if c.to_target is None
+        else {**asdict(c.to_target), "ratio": c.to_target.ratio},
         "apart": [
             {"signal": x.signal, "a": x.a, "b": x.b, "since": x.since, "worse": x.worse}
             for x in c.apart

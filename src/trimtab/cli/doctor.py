@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.cli import doctor_nodes, doctor_qualify
+from trimtab.cli.doctor_ready import readiness
 from trimtab.cli.output import SafeConsole, print_json
 from trimtab.integrations.packages import PACKAGES, State, state_of
 from trimtab.version import __version__
@@ -43,6 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         return doctor_qualify.run(arguments)
     states = [state_of(package) for package in PACKAGES]
     machine = {} if arguments.packages else _machine()
+    ready = () if arguments.packages else readiness(os.environ)
     if arguments.json:
         packages = [
             {
@@ -53,11 +55,20 @@ def run(arguments: argparse.Namespace) -> int:
             }
             for s in states
         ]
-        print_json({"schema": 1, "machine": machine, "packages": packages})
+        print_json(
+            {
+                "schema": 1,
+                "machine": machine,
+                "ready": [{**asdict(r), "found": r.found or None} for r in ready],
+                "packages": packages,
+            }
+        )
         return 0
     console = SafeConsole(highlight=False)
     for name, value in machine.items():
         console.print(Text(f"{name:<12}{value}"), soft_wrap=True)
+    for r in ready:
+        console.print(Text(f"{r.topic:<21}{r.found or f'nothing is set: {r.do}'}"), soft_wrap=True)
     console.print(_table(states))
     extras = sorted({s.package.extra for s in states if not s.installed})
     if extras:

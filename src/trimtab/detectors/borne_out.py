@@ -35,6 +35,8 @@ LEAST_STRETCHES = 8
 BORNE_OUT_SIGMA = 3.0
 NOISE_ROWS = 128
 """After a rough start, of which the noise is taken. Ours."""
+CLIMB_ROWS = 32
+"""Of a rough start, which say how high it was; it may wear off over the rows after them. Ours."""
 
 
 def as_borne_out(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -80,7 +82,8 @@ def _is_rough(record: RunRecord, f: Finding) -> bool:
     later = values[rows[end : end + NOISE_ROWS]]
     if len(later) < NOISE_ROWS // 4:
         return True
-    return rises_above_noise(values[rows[first:end]], f.expected, log_noise(later))
+    climb = values[rows[first : min(end, first + CLIMB_ROWS)]]
+    return rises_above_noise(climb, f.expected, log_noise(later))
 
 
 def _z(values: NDArray[np.float64], at: int, num: int, *, up: bool) -> float | None:

@@ -120,6 +120,11 @@ class Rows:
         """Return one of them."""
         return Row(int(self.index[k]), float(self.step[k]), self.values[k], self.present[k])
 
+    def part(self, first: int, end: int) -> "Rows":
+        """Return those from the first to before the end."""
+        k = slice(first, end)
+        return Rows(self.index[k], self.step[k], self.values[k], self.present[k])
+
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
@@ -319,7 +324,7 @@ def state_to_json(state: object) -> Any:
         return [state_to_json(x) for x in state]
     if isinstance(state, Mapping):
         return {str(k): state_to_json(v) for k, v in state.items()}
-    return state
+    return state_to_json(state.item()) if isinstance(state, np.generic) else state
 
 
 def state_from_json(template: StateT, data: Any) -> StateT:

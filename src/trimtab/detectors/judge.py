@@ -430,9 +430,7 @@ def judge_record(
             state = kept.get(forks[begins[first]], judge.start())
         if before is not None and first in wanted:
             before[first] = state
-        part = slice(first, end)
-        some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
-        state, found = judge.update_rows(state, some)
+        state, found = judge.update_rows(state, rows.part(first, end))
         findings += found
         if end - 1 in resumed:
             # states are values, so keeping one costs a reference

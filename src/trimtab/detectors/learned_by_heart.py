@@ -171,9 +171,7 @@ class LearnedByHeartDetector:
                 at = stop
                 continue
             stop = min(at + _LEVEL_ROWS, len(rows))
-            part = slice(at, stop)
-            some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
-            s, told = step_through(self, s, some)
+            s, told = step_through(self, s, rows.part(at, stop))
             found += told
             at = stop
         return s, tuple(found)

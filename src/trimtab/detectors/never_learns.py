@@ -10,10 +10,10 @@ of why nothing is learned, of which there are three:
 
 The losses are folded into at most 32 blocks, which grow with the log, so the memory is bounded.
 Flat means that the last quarter of the blocks lies within noise, and within 3 %, of the first. It
-is judged from `min_rows` rows on, from `sure_rows` where the sign is exact, and not while the rate
-still rises to new highs, up to
-`late_rows`; told once, and again if the loss falls after all. ln k is a rule for losses that have a
-natural zero, so a record with a negative loss is not judged by it.
+is judged from `min_rows` rows on, from `sure_rows` where the sign is exact, and not before the rate
+has stood for as long as it rose, up to `late_rows`; told once, and again if the loss falls after
+all. ln k is a rule for losses that have a natural zero, so a record with a negative loss is not
+judged by it.
 
 Blind to a run that learns a little and stops: see `plateau`.
 """
@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, Rows, changed, step_through
+from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, changed, finite_of
 from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["NeverLearnsDetector", "NeverLearnsState", "classes_guessed"]
@@ -142,6 +142,8 @@ class NeverLearnsDetector:
     sure_rows: int = 16
     """Enough where every gradient norm or rate is 0, or the level is that of a guess to 0.05 %:
     no learning looks like that. Ours."""
+    unknown_rows: int = 192
+    """For a loss above 9 nats of a rate that is not logged: it may be warmed up. Ours."""
     late_rows: int = 300
     """Rows from which a rate that still rises is no excuse. Ours."""
     last_rows: int = 4096
@@ -154,45 +156,52 @@ class NeverLearnsDetector:
     def update_rows(
         self, state: NeverLearnsState, rows: Rows
     ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does; once it is settled, rows cost nothing."""
+        """Judge many rows as `update` does, block by block; once settled, rows cost nothing."""
         found: list[Finding] = []
-        at = 0
+        usable = np.flatnonzero(np.isfinite(rows.values[:, 0]))
+        at = num_losses = 0
         while at < len(rows) and state.told < 2:
-            part = slice(at, at + 512)
-            some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
-            state, told = step_through(self, state, some)
+            num_losses += state.size - len(state.waiting)
+            full = num_losses <= len(usable)
+            end = int(usable[num_losses - 1]) + 1 if full else len(rows)
+            state, told = self._take(state, rows.part(at, end))
             found += told
-            at += 512
+            at = end
         return state, tuple(found)
 
     def update(
         self, state: NeverLearnsState, row: Row
     ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         """Judge one row; missing and non-finite values leave what they concern as it is."""
-        if state.told == 2:
-            return state, ()
-        loss, norm, rate = row.values.tolist()
-        s = state
-        if row.present[1] and math.isfinite(norm):
-            s = changed(s, num_norms=s.num_norms + 1, moved=s.moved or norm != 0)
-        if row.present[2] and math.isfinite(rate):
+        return (state, ()) if state.told == 2 else self._take(state, row)
+
+    def _take(
+        self, s: NeverLearnsState, rows: Row | Rows
+    ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
+        """Judge rows of which no loss but the last may fill a block."""
+        losses, norms, rates = (finite_of(i, rows) for i in range(3))
+        highest, since = s.rate, s.rate_rows
+        for rate in rates.value:
             # A new high by less than a per cent is the flat top of a schedule.
-            higher = rate > 1.01 * s.rate
-            s = changed(
-                s,
-                rate=max(s.rate, rate),
-                num_rates=s.num_rates + 1,
-                rate_rows=0 if higher else s.rate_rows + 1,
-            )
-        if not row.present[0] or not math.isfinite(loss):
-            return s, ()
+            since = 0 if rate > 1.01 * highest else since + 1
+            highest = max(highest, rate)
+        begins = s.first_row < 0 and len(losses.value) > 0
         s = changed(
-            s, num_rows=s.num_rows + 1, waiting=(*s.waiting, loss), negative=s.negative or loss < 0
+            s,
+            num_norms=s.num_norms + len(norms.value),
+            moved=s.moved or any(norms.value),
+            rate=highest,
+            num_rates=s.num_rates + len(rates.value),
+            rate_rows=since,
+            num_rows=s.num_rows + len(losses.value),
+            waiting=(*s.waiting, *losses.value),
+            negative=s.negative or any(loss < 0 for loss in losses.value),
+            first_row=losses.index[0] if begins else s.first_row,
+            first_step=losses.step[0] if begins else s.first_step,
         )
-        if s.first_row < 0:
-            s = changed(s, first_row=row.index, first_step=row.step)
         if len(s.waiting) < s.size:
             return s, ()
+        row = losses.place(-1)
         blocks = np.append(s.blocks, median(np.array(s.waiting)))
         s = changed(s, blocks=blocks, waiting=())
         if len(blocks) == _MOST_BLOCKS:
@@ -205,7 +214,9 @@ class NeverLearnsDetector:
             return changed(s, told=2), ()
         return self._judge(s, row)
 
-    def _judge(self, s: NeverLearnsState, row: Row) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
+    def _judge(
+        self, s: NeverLearnsState, row: RowPlace
+    ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         flat, fell, level, error = _flatness(s.blocks)
         if not flat:
             # Weights as initialized are often worse than a guess: to come down to one is no
@@ -226,31 +237,38 @@ class NeverLearnsDetector:
             return "gradient"
         if s.num_rates >= self.sure_rows and s.rate == 0:
             return "rate"
-        rises = s.num_rates > 0 and s.rate_rows < 8 and s.num_rows < self.late_rows
+        # What a warm-up holds back needs as long again to show.
+        ramp = max(s.num_rates - s.rate_rows, 8)
+        rises = s.num_rates > 0 and s.rate_rows < ramp and s.num_rows < self.late_rows
         guessed = None if s.negative or rises else classes_guessed(level, error)
         if guessed is None:
             return ""
-        return "chance" if _is_exact(level, error) or s.num_rows >= self.min_rows else ""
+        enough = self.min_rows
+        if level >= _SURELY_A_GUESS and not s.num_rates:
+            enough = self.unknown_rows
+        return "chance" if _is_exact(level, error) or s.num_rows >= enough else ""
 
     def _follow(
-        self, s: NeverLearnsState, row: Row
+        self, s: NeverLearnsState, row: RowPlace
     ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         """Tell once more when the loss falls after all."""
         if s.level - median(s.blocks[-2:]) < _LEARNT_SHARE * abs(s.level):
             return s, ()
         return changed(s, told=2), self._findings(s, row, over=True)
 
-    def _findings(self, s: NeverLearnsState, row: Row, *, over: bool) -> tuple[Finding, ...]:
+    def _findings(self, s: NeverLearnsState, row: RowPlace, *, over: bool) -> tuple[Finding, ...]:
         """Return the finding, and the same as a plateau: a loss that never falls stands still."""
         found = self._finding(s, row, over=over)
         return found, replace(found, detector=f"{self.name}-flat", kind="plateau")
 
-    def _finding(self, s: NeverLearnsState, row: Row, *, over: bool) -> Finding:
+    def _finding(self, s: NeverLearnsState, row: RowPlace, *, over: bool) -> Finding:
         because = {
             "gradient": "every gradient norm is 0",
             "rate": "every learning rate is 0",
             "chance": f"as a guess among {classes_guessed(s.level, 0.0)} classes has it",
         }[s.why]
+        if s.why == "chance" and s.level >= _SURELY_A_GUESS:
+            because = "as high as that of an untrained model"
         return Finding(
             detector=f"{self.name}-{s.why}",
             kind="never-learns",

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, Rows, changed, median, step_through
+from trimtab.detectors.contract import Finding, Row, Rows, changed, median
 
 __all__ = ["RoughStartDetector", "RoughStartState", "log_noise", "rises_above_noise"]
 
@@ -36,6 +36,8 @@ NOISE_SIGMA = 4.0
 """Of the logarithm of one loss, that a climb must exceed. Ours."""
 _FIRST_ROWS = 3
 _RECENT_ROWS = 32
+_STRETCH_ROWS = 128
+"""Rows that are passed at once."""
 _MOST_OVER = 64
 _LEAST_LOSS = 1e-30
 
@@ -109,16 +111,55 @@ class RoughStartDetector:
     def update_rows(
         self, state: RoughStartState, rows: Rows
     ) -> tuple[RoughStartState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does; once it is over, rows cost nothing."""
+        """Judge many rows as `update` does; stretches without a climb are passed."""
         found: list[Finding] = []
         at = 0
         while at < len(rows) and not state.done:
-            part = slice(at, at + 256)
-            some = Rows(rows.index[part], rows.step[part], rows.values[part], rows.present[part])
-            state, told = step_through(self, state, some)
-            found += told
-            at += 256
+            state, end = self._passed(state, rows, at)
+            if end == at:
+                state, told = self.update(state, rows.row(at))
+                found += told
+                end += 1
+            at = end
         return state, tuple(found)
+
+    def _passed(self, s: RoughStartState, rows: Rows, at: int) -> tuple[RoughStartState, int]:
+        """Return the state after rows that are below every bar, and where they end."""
+        if len(s.first) < _FIRST_ROWS or s.over or s.over_rows or s.told_row >= 0:
+            return s, at
+        base = min(s.first[0], max(s.first[1:]))
+        losses, rates = rows.values[at : at + _STRETCH_ROWS].T
+        usable = np.isfinite(losses)
+        num = s.num_rows + np.cumsum(usable)
+        judged = (
+            base >= self.least
+            and max(
+                s.highest_rate, float(np.nan_to_num(rates, nan=0.0, posinf=0.0, neginf=0.0).max())
+            )
+            > 0
+        )
+        bar = (1 + min(self.share, self.warm_share)) * base if judged else math.inf
+        ends = (usable & ~((losses >= 0) & (losses < bar))) | (num > self.last_rows)
+        end = int(np.argmax(ends)) if ends.any() else len(ends)
+        fallen = s.fallen_rows + np.cumsum(usable & (losses < (1 - self.learned_share) * base))
+        most = np.maximum(self.least_learned_rows, num / 2)
+        over = usable & ((fallen >= self.learned_rows) | (fallen >= most))
+        done = bool(over[:end].any())
+        end = int(np.argmax(over)) + 1 if done else end
+        if not end:
+            return s, at
+        rates = rates[:end][np.isfinite(rates[:end])]
+        first = float(rates[0]) if len(rates) and math.isnan(s.first_rate) else s.first_rate
+        passed = changed(
+            s,
+            first_rate=first,
+            highest_rate=max(s.highest_rate, *rates.tolist()) if len(rates) else s.highest_rate,
+            num_rows=int(num[end - 1]),
+            recent=(*s.recent, *losses[:end][usable[:end]].tolist())[-_RECENT_ROWS:],
+            fallen_rows=int(fallen[end - 1]),
+            done=done,
+        )
+        return passed, at + end
 
     def update(
         self, state: RoughStartState, row: Row

@@ -103,6 +103,12 @@ def _summary(c: Comparison) -> str:
             f"slopes {c.slopes[0]:+.3g} and {c.slopes[1]:+.3g} nats per {unit}, ratio"
             f" {c.slope_ratio:.3g}"
         )
+    if c.to_target is not None:
+        t = c.to_target
+        parts.append(
+            f"loss {number(t.loss)} is reached at {c.by} {number(t.a)} and {number(t.b)}:"
+            f" {c.b.label} needs {t.ratio:.2g} x the {'steps' if c.by == 'step' else c.by}"
+        )
     return " · ".join(parts)
 
 

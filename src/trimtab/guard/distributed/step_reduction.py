@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch.distributed.tensor import DTensor
 
+from trimtab.guard.distributed.rank_pace import PaceShare
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -43,6 +45,12 @@ class StepShare:
     """1 where it was asked to stop."""
     noted: float = 0.0
     """Checksum of the names of its further signals; 0 where it has none."""
+    data_s: float = math.nan
+    """Time to fetch its batch; NaN where the loop does not tell."""
+    forward_s: float = math.nan
+    """Time of its forward pass, of the host."""
+    host: float = 0.0
+    """Number of its host."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +79,8 @@ class StepSum:
     odd_ranks: tuple[int, ...] = ()
     """Ranks whose norm is not the first rank's, both finite: they no longer train the same model. A
     norm that is not finite says nothing of the weights: the update is left out on all."""
+    paces: tuple[PaceShare, ...] = ()
+    """Of each rank."""
 
 
 def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
@@ -117,6 +127,7 @@ def _alone(share: StepShare) -> StepSum:
         batch_entropy=_known(share.batch_entropy),
         faults=int(share.faults),
         stop=bool(share.stop),
+        paces=(PaceShare(share.data_s, share.forward_s, share.host),),
     )
 
 
@@ -128,7 +139,8 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
     count = len(table)
     if count == 1:
         return _alone(StepShare(*table[0].tolist()))
-    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faults, stop, noted = table.T
+    *told, data, forward, hosts = table.T
+    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faults, stop, noted = told
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
     # Compared bit for bit: ranks that hold the same weights reduce to the same norm, so any
     # difference means that the replicas have diverged.
@@ -150,6 +162,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         noted=bool(noted[0]) and bool((noted == noted[0]).all()),
         broken_ranks=tuple(broken.tolist()) if len(broken) < count else (),
         odd_ranks=tuple(odd.tolist()),
+        paces=tuple(map(PaceShare, data.tolist(), forward.tolist(), hosts.tolist())),
     )
 
 

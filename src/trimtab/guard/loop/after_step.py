@@ -132,6 +132,8 @@ class AfterStep:
             self.tell_change(change)
         edge.run("recovery", lambda: recovery.see_row(row.values))
         found = self._record(row)
+        for text in parts.rows.take_notes():
+            edge.run("journal", partial(recovery.tell, text))
         for finding in found:
             edge.run("journal", partial(parts.recorder.finding, finding, step=step))
         edge.run("journal", parts.recorder.write_events, retried=True)

@@ -137,32 +137,7 @@ def assemble(setup: Setup) -> Assembled:
         s.say(_certified_text(s))
     engine = Engine(parts)
     recovery = Recovery(engine, say=say, final_step=s.steps, guarded=edge.run)
-    start = StartingRng(
-        begin(
-            parts,
-            steps=s.steps,
-            is_old=s.is_old,
-            say=s.say,
-            loaded_step=s.loaded_step,
-            companion=s.companion,
-            start_over=s.start_over,
-        )
-    )
-    if s.uncertified:
-        step = parts.state.counters.step
-        s.recorder.event("note", step=step, author="trimtab", text=_certified_text(s))
-    if s.policy.mode == "act":
-        parts.points.plan_memory()
-    _begin_coverage(s, parts, judged)
-    if s.is_old:
-        edge.run("recovery", recovery.go_on)
-    if s.is_old and (s.policy.authority or s.policy.per_day):
-        journal = s.recorder.directory.journal
-        recovery.take_up(s.ranks.agree(lambda: read_journal(journal)[0]))
-    _hear_errors(s, parts, edge)
-    held = {name: tuple(v) for name, v in parts.state.decisions.held_settings.items()}
-    if held:
-        edge.run("recovery", lambda: engine.hold_settings(held))
+    start = _begun(s, parts, engine=engine, recovery=recovery, edge=edge, judged=judged)
     state, store = parts.state, parts.points.store
     messages = Messages(state, store=store, recovery=recovery, edge=edge, say=say)
     status = RunStatus(
@@ -223,19 +198,7 @@ def assemble(setup: Setup) -> Assembled:
         ends_with_data=s.steps is None,
         readings=readings,
     )
-
-    def settle(*, act: bool = True) -> bool:
-        # A call by hand between two of its batches that is not left to the step itself.
-        if not batches.in_step:
-            readings.give_up()
-        return pending.settle(act=act)
-
-    gate = CallGate(
-        has_ended=lambda: shutdown.ended,
-        in_step=lambda: batches.in_step,
-        settle=settle,
-        leave_to_step=loop.leave_to_step,
-    )
+    gate = _gate(batches, readings=readings, pending=pending, shutdown=shutdown, loop=loop)
     log = ActionLog(
         state,
         recorder=s.recorder,
@@ -244,14 +207,15 @@ def assemble(setup: Setup) -> Assembled:
         say=say,
         accept=parts.settings.accept,
     )
+    rollbacks = Rollbacks(
+        parts, gate=gate, log=log, recovery=recovery, start=start, end=shutdown.end
+    )
     control = Control(
         parts,
         gate=gate,
         log=log,
         recovery=recovery,
-        rollbacks=Rollbacks(
-            parts, gate=gate, log=log, recovery=recovery, start=start, end=shutdown.end
-        ),
+        rollbacks=rollbacks,
         drop_batch=loop.drop_batch,
     )
     return Assembled(
@@ -270,6 +234,69 @@ def assemble(setup: Setup) -> Assembled:
         readings=readings,
         gate=gate,
         control=control,
+    )
+
+
+def _begun(
+    s: Setup,
+    parts: RunContext,
+    *,
+    engine: Engine,
+    recovery: Recovery,
+    edge: Edge,
+    judged: JudgedSteps,
+) -> StartingRng:
+    """Start or resume the run: its state, what was judged of it, and the settings it holds."""
+    start = StartingRng(
+        begin(
+            parts,
+            steps=s.steps,
+            is_old=s.is_old,
+            say=s.say,
+            loaded_step=s.loaded_step,
+            companion=s.companion,
+            start_over=s.start_over,
+        )
+    )
+    if s.uncertified:
+        step = parts.state.counters.step
+        s.recorder.event("note", step=step, author="trimtab", text=_certified_text(s))
+    if s.policy.mode == "act":
+        parts.points.plan_memory()
+    _begin_coverage(s, parts, judged)
+    if s.is_old:
+        edge.run("recovery", recovery.go_on)
+    if s.is_old and (s.policy.authority or s.policy.per_day):
+        journal = s.recorder.directory.journal
+        recovery.take_up(s.ranks.agree(lambda: read_journal(journal)[0]))
+    _hear_errors(s, parts, edge)
+    held = {name: tuple(v) for name, v in parts.state.decisions.held_settings.items()}
+    if held:
+        edge.run("recovery", lambda: engine.hold_settings(held))
+    return start
+
+
+def _gate(
+    batches: StepBatches,
+    *,
+    readings: Readings,
+    pending: PendingStep,
+    shutdown: Shutdown,
+    loop: TrainingLoop,
+) -> CallGate:
+    """Return what lets calls by hand in, between steps or with the step that is under way."""
+
+    def settle(*, act: bool = True) -> bool:
+        # A call by hand between two of its batches that is not left to the step itself.
+        if not batches.in_step:
+            readings.give_up()
+        return pending.settle(act=act)
+
+    return CallGate(
+        has_ended=lambda: shutdown.ended,
+        in_step=lambda: batches.in_step,
+        settle=settle,
+        leave_to_step=loop.leave_to_step,
     )
 
 
@@ -402,14 +429,7 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
     s.recorder.on_lost = lambda error: edge.note("journal", error)
     parameters = trained_parameters(s.training)
     late = LateReads(on=reads_late(s.policy.reads, parameters))
-    cadence = Cadence.of(
-        s.policy.probes_off,
-        every_steps=s.policy.probe_every_steps,
-        signs_every_steps=s.policy.probe_signs_every_steps,
-    )
-    probes = Probes(
-        s.training, parameters, ranks=s.ranks, output_layer=s.output_layer, cadence=cadence
-    )
+    probes = _probes_of(s, parameters)
     rates, precision = Rates(state), Precision(state)
     update = OptimizerStep(
         state,
@@ -480,3 +500,14 @@ def _parts_of(s: Setup, *, stop_wanted: Callable[[], bool]) -> tuple[RunContext,
         expected=expected,
     )
     return parts, edge, judged
+
+
+def _probes_of(s: Setup, parameters: Sequence[torch.Tensor]) -> Probes:
+    cadence = Cadence.of(
+        s.policy.probes_off,
+        every_steps=s.policy.probe_every_steps,
+        signs_every_steps=s.policy.probe_signs_every_steps,
+    )
+    return Probes(
+        s.training, parameters, ranks=s.ranks, output_layer=s.output_layer, cadence=cadence
+    )

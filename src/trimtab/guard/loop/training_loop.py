@@ -223,6 +223,7 @@ class TrainingLoop:
     def before_forward(self, batch: object, first: int, last: int) -> None:
         """Take note of a batch that is handed out, and look at it."""
         begins = self._batches.hand_out(batch, first, last)
+        self._parts.clock.note_batch()
         if not self.probing:
             self._edge.run("probes", lambda: self._look_at_batch(batch, begins=begins))
             self._edge.run("probes", lambda: self._look_at_scale(batch))
@@ -250,6 +251,7 @@ class TrainingLoop:
 
     def note_loss(self, loss: torch.Tensor, *, parts: float, samples: object = None) -> None:
         """Take in the loss of one part of the step; see `Guard.note_loss`."""
+        self._parts.clock.note_forward()
         self._batches.note_loss(loss, parts)
         if not self.probing:
             self._edge.run("recovery", lambda: self._recovery.see_loss(loss))
@@ -314,6 +316,7 @@ class TrainingLoop:
         if self._pending.may_wait():
             self._pending.defer(loss, fed)
             self._edge.run("probes", settings.after_update)
+            self._parts.clock.note_left()
             self._interrupts.step_ends(together=False)
             return
         # `float` waits for the device: this step is read now.
@@ -321,6 +324,7 @@ class TrainingLoop:
         self.after_step(row)
         self._edge.run("probes", settings.after_update)
         self._shutdown.stop_if_given_up()
+        self._parts.clock.note_left()
         self._interrupts.step_ends(together=self._pending.stop_heard or self._parts.pool.whole.stop)
 
     def _look_at_settings(self) -> None:

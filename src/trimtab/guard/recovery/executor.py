@@ -277,6 +277,11 @@ class Recovery:
         """Journal a sentence of the guard's own."""
         self._carry_out(c.note(self.engine.counters.step, text))
 
+    def tell(self, text: str) -> None:
+        """Journal a sentence and say it."""
+        self.note(text)
+        self._carry_out(c.at_step(self.engine.counters.step, text))
+
     def note_odd_ranks(self, ranks: str) -> None:
         """Report, once for each set of them, which ranks are not like the first one."""
         self._handle(ev.OddRanksFound(step=self.engine.counters.step, ranks=ranks))

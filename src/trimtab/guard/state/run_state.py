@@ -15,6 +15,7 @@ from trimtab.errors import ActError
 from trimtab.guard.probes.finite import unsound
 from trimtab.guard.state.decisions import Counters, Decisions
 from trimtab.guard.state.optimizer_settings import enforce
+from trimtab.guard.state.serialization import AsJson
 from trimtab.guard.state.state_copy import StateCopier
 from trimtab.guard.state.training_state import (
     Snapshot,
@@ -170,7 +171,7 @@ class RunState:
             self._judgement.restore(now)
 
     def _with_decisions(self, payload: StateDict) -> StateDict:
-        payload["judge"] = self._judgement.to_json()
+        payload["judge"] = AsJson(self._judgement.to_json())
         payload["script_changes"] = [list(c) for c in self.script_changes()]
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings

@@ -19,9 +19,13 @@ from trimtab.errors import ActError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["clone", "join", "split"]
+__all__ = ["AsJson", "clone", "join", "split"]
 
 _TAG = "__trimtab__"
+
+
+class AsJson(dict[str, Any]):
+    """A part of a state that is JSON already: a judge has tens of thousands of numbers."""
 
 
 def clone(state: Any) -> Any:
@@ -116,6 +120,8 @@ def _split(value: Any, path: str, tensors: dict[str, torch.Tensor]) -> Any:
         }
     if isinstance(value, Counter):
         return {_TAG: "counter", "items": [_split(x, path, tensors) for x in value.elements()]}
+    if isinstance(value, AsJson):
+        return value
     if isinstance(value, dict):
         if all(isinstance(k, str) and k != _TAG for k in value):
             return {

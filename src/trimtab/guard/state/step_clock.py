@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 
 __all__ = ["StepClock"]
@@ -15,6 +16,32 @@ class StepClock:
         self._started = self._shared_at = time.perf_counter()
         self._done_at: float | None = None
         self._row_done_at: float | None = None
+        self._left_at: float | None = None
+        self._batch_at: float | None = None
+        self._data_s = self._forward_s = math.nan
+
+    def note_left(self) -> None:
+        """Take note that a step is over: what follows fetches the next batch."""
+        self._left_at = time.perf_counter()
+
+    def note_batch(self) -> None:
+        """Take note that a batch is there: the forward pass begins."""
+        self._batch_at = time.perf_counter()
+        if self._left_at is not None:
+            self._data_s, self._left_at = self._batch_at - self._left_at, None
+
+    def note_forward(self) -> None:
+        """Take note that the loss of a part of the step is there."""
+        if self._batch_at is not None:
+            before = 0.0 if math.isnan(self._forward_s) else self._forward_s
+            self._forward_s = before + time.perf_counter() - self._batch_at
+            self._batch_at = None
+
+    def take_own(self) -> tuple[float, float]:
+        """Return the seconds to fetch the batch and of the forward pass; NaN where not known."""
+        own = self._data_s, self._forward_s
+        self._data_s = self._forward_s = math.nan
+        return own
 
     def start(self) -> None:
         """Begin to measure anew: what came before belongs to no step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import platform
 import zlib
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from trimtab.guard.state.step_clock import StepClock
 
 __all__ = ["StepPool"]
+
+_HOST = float(zlib.crc32(platform.node().encode()))
 
 
 class StepPool:
@@ -199,4 +202,6 @@ class StepPool:
             float(self._faults_here()),
             float(self._stop_wanted()),
             float(zlib.crc32(names.encode())) if self._noted else 0.0,
+            *self._clock.take_own(),
+            _HOST,
         )

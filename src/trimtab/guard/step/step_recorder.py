@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trimtab.errors import ActError
+from trimtab.guard.distributed.rank_pace import RankPace
 from trimtab.guard.state.decisions import safe_exp
 
 if TYPE_CHECKING:
@@ -81,6 +82,13 @@ class StepRecorder:
         self._ranks = ranks
         self._data = data
         self._order_noted = False
+        self._pace = RankPace()
+        self._notes: list[str] = []
+
+    def take_notes(self) -> list[str]:
+        """Return what is to be told of the ranks, once."""
+        told, self._notes = self._notes, []
+        return told
 
     def values(
         self,
@@ -176,6 +184,7 @@ class StepRecorder:
             values["step_time_s"] = whole.step_time_s
         if whole.tokens and values["step_time_s"] > 0:
             values["throughput"] = whole.tokens / values["step_time_s"]
+        self._notes += self._pace.see(whole.paces, values["step_time_s"])
         # Of what was fed: a row that is read late is written after the next batch is fetched.
         if self._data is not None and self._data.epoch >= 0:
             values["epochs_seen"] = float(row.fed.epoch)

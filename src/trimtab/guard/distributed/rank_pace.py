@@ -1,0 +1,117 @@
+"""Which rank the others wait for, from what each needs before its first collective of a step.
+
+own[rank] = time to fetch its batch + time of its forward pass, seconds of the host
+
+The backward pass ends together on all ranks, so the time of a whole step is the same everywhere and
+names nobody. Medians over `_WINDOW` steps are compared; what two windows in a row show is told once.
+Blind to a device that is slow while its host runs ahead, and within layouts whose forward pass has
+collectives (FSDP, tensor parallel): there the time to fetch is what is left.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trimtab.text import number
+
+__all__ = ["PaceShare", "RankPace"]
+
+_WINDOW = 32
+"""Steps of one comparison. Ours."""
+_SLOWER, _SHARE = 1.25, 0.1
+"""A rank is slow from so many times the usual own time on, where that is so much of a step. Ours."""
+_STARVED = 0.25
+"""Share of a step spent fetching, on the usual rank, from which training waits for data. Ours."""
+_DRIFTED = 1.1
+
+
+@dataclass(frozen=True)
+class PaceShare:
+    """Of one rank and step, seconds; NaN where the loop does not tell."""
+
+    data_s: float
+    forward_s: float
+    host: float
+    """Number of its host: the same for all ranks there."""
+
+
+def _medians(rows: list[list[float]]) -> np.ndarray:
+    """Return the median of each column, float64 [ranks]; NaN where most of it is not known."""
+    table = np.array(rows)
+    known = np.isfinite(table)
+    return np.array(
+        [
+            np.median(column[there]) if 2 * there.sum() > len(column) else np.nan
+            for column, there in zip(table.T, known.T, strict=True)
+        ]
+    )
+
+
+@dataclass
+class RankPace:
+    """The steps of one window of all ranks, and what was told."""
+
+    _rows: list[tuple[tuple[PaceShare, ...], float]] = field(default_factory=list)
+    _slow: frozenset[int] = frozenset()
+    """Ranks that were slow in the last window."""
+    _starved: bool = False
+    _told: set[object] = field(default_factory=set)
+    _first: dict[int, float] = field(default_factory=dict)
+    """Times the usual own time that each rank took in its first window."""
+
+    def see(self, shares: tuple[PaceShare, ...], step_s: float) -> tuple[str, ...]:
+        """Take in a step; return what is to be told, mostly nothing."""
+        if self._rows and len(self._rows[0][0]) != len(shares):
+            self._rows = []
+        self._rows.append((shares, step_s))
+        if len(self._rows) < _WINDOW:
+            return ()
+        rows, self._rows = self._rows, []
+        data = _medians([[p.data_s for p in s] for s, _ in rows])
+        forward = _medians([[p.forward_s for p in s] for s, _ in rows])
+        step = float(np.median([taken for _, taken in rows]))
+        if not (np.isfinite(data).all() and np.isfinite(forward).all() and step > 0):
+            return ()
+        hosts = [p.host for p in rows[-1][0]]
+        return (*self._stragglers(data, forward, step, hosts), *self._starving(data, step))
+
+    def _stragglers(
+        self, data: np.ndarray, forward: np.ndarray, step: float, hosts: list[float]
+    ) -> tuple[str, ...]:
+        own = data + forward
+        usual = float(np.sort(own)[(len(own) - 1) // 2])  # of two ranks the faster one
+        over = own - usual
+        slow = frozenset(np.flatnonzero((own > _SLOWER * usual) & (over > _SHARE * step)).tolist())
+        again, self._slow = slow & self._slow, slow
+        times = own / max(usual, 1e-9)
+        for rank in range(len(own)):
+            self._first.setdefault(rank, float(times[rank]))
+        if not again or again in self._told:
+            return ()
+        self._told.add(again)
+        worst = max(again, key=lambda rank: float(own[rank]))
+        names = ", ".join(map(str, sorted(again)))
+        text = (
+            f"rank {names} {'is' if len(again) == 1 else 'are'} slow: rank {worst} fetches for"
+            f" {number(float(data[worst]))} s and goes forward for {number(float(forward[worst]))} s,"
+            f" the usual rank {number(float(np.median(data)))} s and"
+            f" {number(float(np.median(forward)))} s; all wait for about"
+            f" {float(over[worst]) / step:.0%} of a step"
+        )
+        there = {rank for rank, host in enumerate(hosts) if host == hosts[worst]}
+        if len(set(hosts)) > 1 and there <= again:
+            text += "; these are all ranks of its host: a slow node"
+        if times[worst] > _DRIFTED * self._first[worst] and self._first[worst] < _SLOWER:
+            text += f"; it was {self._first[worst]:.2f} x the usual at first"
+        return (text,)
+
+    def _starving(self, data: np.ndarray, step: float) -> tuple[str, ...]:
+        share = float(np.sort(data)[(len(data) - 1) // 2]) / step
+        starved, before = share > _STARVED, self._starved
+        self._starved = starved
+        if not (starved and before) or "data" in self._told:
+            return ()
+        self._told.add("data")
+        return (f"training waits for data: {share:.0%} of a step is spent fetching the batch",)
