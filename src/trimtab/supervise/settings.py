@@ -61,7 +61,8 @@ class SuperviseSettings:
     0: never. Ours: what starts slower shows by its first rows that the change is in force."""
     evaluate: str = ""
     """Command that evaluates one checkpoint on one replica and prints its loss, or one for each
-    batch: with {checkpoint} and {data}. Before an answer it tells data from state; empty: none."""
+    batch: with {checkpoint} and {data}. Before an answer by other data it tells data from state;
+    empty: none."""
     fixed_data: str = ""
     """What {data} is for the fixed batches."""
     suspect_data: str = "{first}-{last}"
