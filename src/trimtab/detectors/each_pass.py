@@ -28,6 +28,8 @@ NEAR_SHARE = 32
 """Of a period, by which a rise may be off its place, and two rows. Ours."""
 STEP_SHARE = 20
 """Of a period, by which a fall may be off a step of a staircase. Ours."""
+LEAST_SHARE = 0.75
+"""Of the rises, that stand one period apart, and of the periods, that miss none. Ours."""
 MOST_ALARMS = 256
 SPIKES = ("spike", "unrecovered-spike")
 KINDS = (*SPIKES, "shift", "drift", "divergence", "grad-spike")
@@ -97,7 +99,11 @@ def _teeth(rows: Sequence[int]) -> list[int]:
             if len(found) > len(best):
                 best = found
     singles = np.diff(best) < 1.5 * _period(best) if len(best) > 1 else np.zeros(0)
-    return best if len(best) >= LEAST_TEETH and singles.mean() > 0.5 else []
+    if len(best) < LEAST_TEETH or singles.mean() < LEAST_SHARE:
+        return []
+    # Of many rises some are always at equal distances.
+    near = [r for r in rows if any(abs(r - t) <= _reach(_period(best)) for t in best)]
+    return best if len(near) >= LEAST_SHARE * len(rows) else []
 
 
 def _next(rows: Sequence[int], last: int, period: int) -> int | None:

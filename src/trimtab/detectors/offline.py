@@ -19,7 +19,7 @@ from trimtab.detectors.loss_shapes import (
     too_low_findings,
 )
 from trimtab.detectors.memorised import memorised_findings
-from trimtab.detectors.one_scale import at_one_scale
+from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
@@ -123,7 +123,7 @@ def all_findings(
     """
     moved = sensitivity or Sensitivity()
     judge = moved.judge() if judge is None else judge
-    logged, rescaled = record, ()
+    logged, rescaled = record, tuple[Rescaled, ...]()
     if hindsight and at_one_scale.__name__ not in moved.off:
         record, rescaled = at_one_scale(logged)
     findings = judge_record(record, judge, before=before, so_far=so_far)

@@ -59,7 +59,8 @@ class Rescaled:
             kind="setting-jump",
             signal="loss",
             severity="warning",
-            row=self.end_row - 1,
+            # Where it is sure: what comes later on the new scale is an episode of its own.
+            row=self.row + AFTER - 1,
             onset_row=self.row,
             value=level * self.factor,
             expected=level,
