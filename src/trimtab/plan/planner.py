@@ -405,8 +405,6 @@ def _skip_data(case: _Case) -> Built:
         values["first_sample"] = float(seen.values[first - 1])
         # `samples_seen` counts, ids begin at 0: n samples seen are the ids 0 to n - 1.
         values["last_sample"] = float(seen.values[last] - 1)
-    elif record.axis == "epoch":
-        return None  # an epoch is no sample: nothing here says which to leave out
     return (
         "skip-data",
         values,
