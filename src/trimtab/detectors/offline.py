@@ -6,6 +6,7 @@ from dataclasses import replace
 from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
+from trimtab.detectors.each_pass import told_once
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.explained_rises import as_explained
@@ -18,6 +19,7 @@ from trimtab.detectors.loss_shapes import (
     too_low_findings,
 )
 from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
@@ -121,6 +123,9 @@ def all_findings(
     """
     moved = sensitivity or Sensitivity()
     judge = moved.judge() if judge is None else judge
+    logged, rescaled = record, tuple[Rescaled, ...]()
+    if hindsight and at_one_scale.__name__ not in moved.off:
+        record, rescaled = at_one_scale(logged)
     findings = judge_record(record, judge, before=before, so_far=so_far)
     is_distance = _is_distance(record)
     if hindsight:
@@ -142,4 +147,10 @@ def all_findings(
         if (f.onset_row if f.end_row is None else f.end_row) <= settled
     ]
     found = (*findings, *(later if is_distance else map(_of_stand_in, later)))
-    return found if as_explained.__name__ in moved.off else as_explained(record, found)
+    if as_explained.__name__ not in moved.off:
+        found = as_explained(record, found)
+    if told_once.__name__ not in moved.off:
+        found = told_once(record, found)
+    for change in rescaled:
+        found = (*map(change.told, found), replace(change.finding(logged), in_hindsight=True))
+    return found

@@ -142,7 +142,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 "abrupt",
                 e.abrupt,
                 0.9,
-                "half of the rise of {f.height:.3g} nats came in its first row",
+                "half of the rise of {f.height:.3g} came in its first row",
             ),
             EvidenceRule(
                 "norm-with-loss", e.norm_with_loss, 0.4, "grad norm and loss stood out together"
@@ -151,9 +151,15 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("flat-top", e.flat_top, 2.2, say.FLAT_TOP),
             EvidenceRule(
                 "outlier",
-                e.of_kind("batch-outlier"),
+                lambda f: e.of_kind("batch-outlier")(f) * (1.0 - e.stays(f)),
                 0.8,
                 "a single batch stood out of its neighbors",
+            ),
+            EvidenceRule(
+                "stays",
+                e.stays,
+                -2.0,
+                "the loss has stayed up for {f.lasting_rows} rows, and a window of data ends",
             ),
             EvidenceRule(
                 "batch-odd",

@@ -185,6 +185,11 @@ def unrecovered(f: Features) -> float:
     return yes(bool(f.kinds & MALIGNANT) and not f.recovered)
 
 
+def stays(f: Features) -> float:
+    """The loss stays up for hundreds of rows, to the end of what is logged."""
+    return unrecovered(f) * yes((f.lasting_rows or 0) >= 200)
+
+
 def norm_led(f: Features) -> float:
     """The grad norm stood out at least 2 rows before the loss."""
     return yes(f.gnorm_lead_rows is not None and f.gnorm_lead_rows >= 2)

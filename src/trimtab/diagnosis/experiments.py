@@ -61,6 +61,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         otherwise="as intended",
         predicts={
             "setting-changed": "a setting differs",
+            "loss-rescaled": "what the loss is divided by differs",
             "rate-at-zero": "the rate is 0",
             "no-warm-up": "the rate begins at its peak",
             "one-data-set": "one set differs",

@@ -146,9 +146,11 @@ class Features:
     rise_rows: int | None = None
     """Rows from the onset to 90 % of the highest loss."""
     height: float | None = None
-    """Highest loss of the incident over its level before, nats per token."""
+    """Highest loss of the incident over its level before, in its own unit."""
     num_rows: int | None = None
     """Rows from onset to end; None while it lasts."""
+    lasting_rows: int | None = None
+    """Rows from the onset to the end of the attempt; None where it is over."""
     core_rows: int | None = None
     """Rows from the onset to the last of those that stand above half the height in one stretch."""
     core_last_row: int | None = None
@@ -594,6 +596,8 @@ def _shape(
         ),
         "num_rows": None if incident.end_row is None else incident.end_row - incident.onset_row + 1,
     }
+    if incident.end_row is None:
+        values["lasting_rows"] = during[1] - during[0]
     quiet_loss = last_finite(record, "loss", before, _LEVEL_ROWS)[1]
     quiet_norm = last_finite(record, "grad_norm", before, _LEVEL_ROWS)[1]
     loss = finite_values(record, "loss", *during)

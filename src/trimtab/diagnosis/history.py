@@ -11,6 +11,7 @@ from typing import overload
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.contract import Finding
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 from trimtab.signals.spans import lineage_spans
@@ -92,10 +93,18 @@ def believed_sign(incident: Incident) -> tuple[float, float | None]:
     believed = [
         f.onset
         for f in early
-        if f.severity != "info" or incident.onset_row - f.onset_row <= _NOTE_ROWS
+        if f.severity != "info"
+        or incident.onset_row - f.onset_row <= _NOTE_ROWS
+        or _is_under_way(f, incident)
     ]
     first = min([*believed, incident.onset])
     return first, incident.precursor if incident.precursor < first else None
+
+
+def _is_under_way(f: Finding, incident: Incident) -> bool:
+    """Whether values were not finite from there up to the onset: the same event, not one of many."""
+    last = incident.onset_row if f.end_row is None and not f.closed else f.end_row
+    return f.kind == "non-finite" and last is not None and last >= incident.onset_row
 
 
 def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise | None:

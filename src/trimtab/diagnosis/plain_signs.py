@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.diagnosis.history import EarlierIncidents
 from trimtab.incidents import Incident
@@ -23,6 +24,8 @@ from trimtab.signals.spans import (
 )
 
 __all__ = ["plain_signs"]
+
+Floats = NDArray[np.float64]
 
 _COUNTERS = ("samples_seen", "tokens_seen")
 _VOCABULARIES = ("vocab_size", "padded_vocab_size", "num_classes")
@@ -120,6 +123,21 @@ def _uniform_classes(
     NaN and Inf are left out. Cost: O(m) in the rows of the incident.
     """
     loss = finite_values(record, "loss", *during) if "loss" in incident.signals else np.zeros(0)
+    return _uniform(record, before, loss) or _uniform(record, before, _at_ends(record, during))
+
+
+def _at_ends(record: RunRecord, during: Span) -> Floats:
+    """Return the losses of rows with a validation loss: of a captured progress bar, whole epochs.
+
+    Its other rows are means over the first batches of an epoch, which scatter.
+    """
+    loss, val = record.columns.get("loss"), record.columns.get("val_loss")
+    if loss is None or val is None:
+        return np.zeros(0)
+    return loss.values[loss.finite_rows(val.finite_rows(slice(*during)))]
+
+
+def _uniform(record: RunRecord, before: Sequence[Span], loss: Floats) -> tuple[float, int] | None:
     if len(loss) < 8:
         return None
     level = float(np.median(loss))

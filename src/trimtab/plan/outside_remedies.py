@@ -39,6 +39,14 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
         ),
     ),
     Remedy(
+        id="shuffle-data",
+        title="shuffle the samples anew at each pass, across labels and sources",
+        changes="the sampler, or a shuffle buffer that is larger than one label or source is long",
+        cost="a restart; no steps are lost",
+        undo="feed the samples in the old order",
+        when="mid-run",
+    ),
+    Remedy(
         id="fewer-passes",
         title="stop before the data is learned by heart, or train on more data",
         changes="the number of passes over the data, or the data",

@@ -1,0 +1,161 @@
+"""What comes back at equal distances is one event, not many: alarms told once, in hindsight.
+
+**Spikes**: alarms on the loss that begin one period apart, `LEAST_TEETH` or more of them with at
+most one missing between two, are one condition from the first to the last of them: the order of the
+data, which is the same in each pass or goes by label or source. Each becomes a note.
+
+**Steps of a staircase**: where the loss steps down at each pass (`epochs`), a fall at such a step
+is no leak of targets but that pass.
+
+Blind to periods that change, and to the first rises of a run that grows.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+
+__all__ = ["told_once"]
+
+LEAST_TEETH = 4
+LEAST_PERIOD = 8
+"""Rows. Ours."""
+NEAR_SHARE = 32
+"""Of a period, by which a rise may be off its place, and two rows. Ours."""
+STEP_SHARE = 20
+"""Of a period, by which a fall may be off a step of a staircase. Ours."""
+LEAST_SHARE = 0.75
+"""Of the rises, that stand one period apart, and of the periods, that miss none. Ours."""
+MOST_ALARMS = 256
+SPIKES = ("spike", "unrecovered-spike")
+KINDS = (*SPIKES, "shift", "drift", "divergence", "grad-spike")
+"""Alarms at a tooth that are of it."""
+
+
+def told_once(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, those of each pass as notes beside the one that names the period."""
+    notes: dict[int, str] = {}
+    added: list[Finding] = []
+    for attempt in range(len(record.attempts)):
+        rows = record.rows_of(attempt)
+        here = [f for f in findings if rows.start <= f.onset_row < rows.stop]
+        alarms = [f for f in here if f.severity != "info"]
+        stairs = next((f for f in alarms if f.detector == "staircase"), None)
+        if stairs is not None:
+            steps = (f for f in alarms if _of_a_staircase(f, stairs, rows.start))
+            notes |= {id(f): "; a step of the staircase" for f in steps}
+        spikes = {f.key: f for f in here if f.kind in SPIKES and f.signal == "loss"}
+        onsets = {f.onset_row for f in spikes.values() if f.severity != "info"}
+        teeth = _teeth(sorted(onsets))
+        if teeth:
+            rises = [f for f in alarms if f.kind in KINDS and _at_a_tooth(f, teeth)]
+            notes |= {id(f): "" for f in rises}
+            added.append(
+                _equal_distances(record, teeth, [spikes[f.key] for f in rises if f.key in spikes])
+            )
+    told = (
+        replace(f, severity="info", text=f.text + notes[id(f)]) if id(f) in notes else f
+        for f in findings
+    )
+    return (*told, *added)
+
+
+def _at_a_tooth(f: Finding, teeth: Sequence[int]) -> bool:
+    near = max(_reach(_period(teeth)), f.grain_rows)
+    return any(abs(f.onset_row - t) <= near for t in teeth)
+
+
+def _of_a_staircase(f: Finding, stairs: Finding, first_row: int) -> bool:
+    """Whether a fall is one of its steps, or a standstill that ended one of its flats."""
+    period = max(1, stairs.onset_row - first_row)
+    if f.kind == "plateau":
+        return f.end_row is not None and f.end_row - f.onset_row <= period
+    if f.kind != "too-good":
+        return False
+    off = (f.onset_row - first_row) % period
+    # A block of rows may begin before the step.
+    return min(off, period - off) <= max(f.grain_rows, period // STEP_SHARE)
+
+
+def _teeth(rows: Sequence[int]) -> list[int]:
+    """Return the most rows that follow each other at one distance, or at twice it."""
+    best: list[int] = []
+    if not LEAST_TEETH <= len(rows) <= MOST_ALARMS:
+        return best
+    for i, first in enumerate(rows):
+        for second in rows[i + 1 : i + 4]:
+            period = second - first
+            if period < LEAST_PERIOD:
+                continue
+            found = [first, second]
+            # A double step lets one rise be missing; the chain goes on from each, so that small
+            # errors do not add up.
+            while (after := _next(rows, found[-1], period)) is not None:
+                found.append(after)
+            if len(found) > len(best):
+                best = found
+    singles = np.diff(best) < 1.5 * _period(best) if len(best) > 1 else np.zeros(0)
+    if len(best) < LEAST_TEETH or singles.mean() < LEAST_SHARE:
+        return []
+    # Of many rises some are always at equal distances.
+    near = [r for r in rows if any(abs(r - t) <= _reach(_period(best)) for t in best)]
+    return best if len(near) >= LEAST_SHARE * len(rows) else []
+
+
+def _next(rows: Sequence[int], last: int, period: int) -> int | None:
+    places = (last + period, last + 2 * period)
+    near = (r for p in places for r in rows if r > last and abs(r - p) <= _reach(period))
+    return next(near, None)
+
+
+def _period(teeth: Sequence[int]) -> int:
+    return int(np.median(np.diff(teeth))) if len(teeth) > 1 else 0
+
+
+def _reach(period: int) -> int:
+    return max(2, period // NEAR_SHARE)
+
+
+def _equal_distances(
+    record: RunRecord, teeth: Sequence[int], of_them: Sequence[Finding]
+) -> Finding:
+    worst = max(of_them, key=lambda f: f.score)
+    last = max(f.row if f.end_row is None else f.end_row for f in of_them)
+    period = _period(teeth)
+    lasts = any(f.end_row is None for f in of_them)
+    return finding_at(
+        record,
+        detector="equal-distances",
+        kind="spike",
+        signal="loss",
+        severity="warning",
+        row=last,
+        onset_row=teeth[0],
+        peak_row=worst.peak_row,
+        end_row=None if lasts else last,
+        value=worst.value,
+        expected=worst.expected,
+        score=worst.score,
+        closed=not lasts,
+        text=(
+            f"the loss rises {len(teeth)} times, every {period} rows{_pass(record, teeth, period)},"
+            f" to {worst.value:.4g} at most: the data comes in that order"
+        ),
+    )
+
+
+def _pass(record: RunRecord, teeth: Sequence[int], period: int) -> str:
+    """Return how long an epoch is beside the period, where epochs are logged."""
+    column = record.columns.get("epochs_seen")
+    if column is None:
+        return ""
+    rows = column.finite_rows(slice(teeth[0], teeth[-1] + 1))
+    epochs = float(column.values[rows[-1]] - column.values[rows[0]]) if len(rows) > 1 else 0.0
+    if epochs <= 0:
+        return ""
+    share = period * epochs / float(rows[-1] - rows[0])
+    return ", one epoch" if abs(share - 1) < 0.1 else f", {share:.2g} epochs"
