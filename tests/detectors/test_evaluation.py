@@ -27,7 +27,7 @@ TRAIN = 0.4 + 2 * np.exp(-np.arange(40) / 9) + wave(0.02)
 
 
 def test_validation_that_never_falls_while_training_falls_is_another_evaluation() -> None:
-    assert told(loss=TRAIN, val_loss=2.3 + wave(0.1, 1)) == [
+    assert told(loss=TRAIN, val_loss=2.3 + wave(0.3, 2)) == [
         ("never-learns", "warning", "evaluation-differs")
     ]
 
