@@ -565,4 +565,23 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "token_accuracy|mean_token_accuracy|train/token_accuracy|train/mean_token_accuracy|"
         "token_acc|train/token_acc|lm_accuracy|next_token_accuracy",
     ),
+    DomainWord(
+        "sft",
+        "accuracy",
+        "share",
+        "down",
+        "Accuracy on the training data, or of a set that the log does not name.",
+        "accuracy|acc|train_accuracy|train/accuracy|train_acc|train/acc|training_accuracy|"
+        "accuracy/train|acc/train|top1|acc1|acc@1|train_top1",
+    ),
+    DomainWord(
+        "sft",
+        "stage",
+        "1",
+        "none",
+        "Stage of a curriculum, or the length of its sequences: what changes is the data.",
+        "stage|curriculum_stage|curriculum/stage|train/stage|training_stage|curriculum|phase|"
+        "curriculum_phase|curriculum_level|curriculum/level|curriculum_seqlen|seqlen|seq_length|"
+        "sequence_length",
+    ),
 )

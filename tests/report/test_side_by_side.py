@@ -219,3 +219,33 @@ def test_a_run_without_a_finite_loss_is_named() -> None:
     c = compared(a, replace(b, columns={"loss": Column(values, np.ones(3000, dtype=bool))}))
     assert "no finite loss from step 2001 on" in c.warnings[0]
     assert mean_text(float("nan")) == "—"
+
+
+def table_of(**columns: np.ndarray) -> RunRecord:
+    builder = RecordBuilder("x", "made")
+    num = len(columns["loss"])
+    every = np.ones(num, dtype=np.bool_)
+    builder.extend(np.arange(float(num)), {n: Column(v, every) for n, v in columns.items()})
+    return builder.build()
+
+
+def test_a_run_that_is_worse_in_few_validations_alone_is_named() -> None:
+    rng = np.random.default_rng(0)
+    x = np.arange(30.0)
+    base = 0.6 + 2.4 * np.exp(-x / 8)
+    first, worse, second = (
+        table_of(loss=base, val_loss=base * factor * (1 + rng.normal(0, 0.02, 30)))
+        for factor in (1.0, 1.2, 1.0)
+    )
+    assert compared(first, worse).verdict.startswith("104B is worse: val loss")
+    assert "worse" not in compared(first, second).verdict
+    accurate, less = (
+        table_of(loss=base, accuracy=level + rng.normal(0, 0.01, 30)) for level in (0.9, 0.7)
+    )
+    assert compared(accurate, less).verdict.startswith("104B is worse: accuracy")
+    assert compared(less, less).verdict == "no difference at all"
+
+
+def test_a_loss_in_other_units_is_not_said_to_learn_nothing() -> None:
+    other = compared(run_of(falling), run_of(lambda x: 400 * falling(x)))
+    assert not any("nothing useful" in w for w in other.warnings)

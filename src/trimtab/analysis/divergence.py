@@ -62,6 +62,7 @@ _FEWEST_AT_END = 6
 """Fewer blocks in the last quarter lie on one side by chance where neighbors go together. Ours."""
 MIN_ROWS = 16
 """Fewer common rows have no noise to compare with, block by block."""
+_FEW_ROWS = 64
 _FEWEST_CHECKS = 6
 """Of a signal that is logged seldom, such as validation."""
 
@@ -264,7 +265,7 @@ def find_partings(a: Floats, b: Floats, *, skip: int = 0) -> tuple[tuple[Parting
 def apart_at_end(a: Floats, b: Floats, *, skip: int = 0) -> int | None:
     """Return the row from which two signals stay apart beyond noise to their end, or None.
 
-    Of fewer than `MIN_ROWS` rows the last third must lie on one side, its middle by 5 times the
+    Of fewer than `MIN_ROWS` rows, or of up to `_FEW_ROWS` whose blocks tell nothing, the last third must lie on one side, its middle by 5 times the
     noise of a gap, which is what the gap does from row to row, but for its largest step.
 
     Args:
@@ -275,17 +276,26 @@ def apart_at_end(a: Floats, b: Floats, *, skip: int = 0) -> int | None:
     kept = np.flatnonzero(np.isfinite(a) & np.isfinite(b))
     if len(kept[kept >= skip]) >= MIN_ROWS:
         partings, _ = find_partings(a, b, skip=skip)
-        return partings[-1].first if partings and partings[-1].lasts else None
+        if partings and partings[-1].lasts:
+            return partings[-1].first
+        # Of a few dozen rows each block is worth a row or two: their own noise tells more.
+        if len(kept) > _FEW_ROWS:
+            return None
     if len(kept) < _FEWEST_CHECKS:
         return None
     gap = b[kept] - a[kept]
-    steps = np.sort(np.abs(np.diff(gap)))[:-1]
+    # Where there are enough, those of the last half: a loss that falls has less noise there.
+    late = gap[len(gap) // 2 :] if len(gap) >= MIN_ROWS else gap
+    steps = np.sort(np.abs(np.diff(late)))[:-1]
     sigma = max(float(np.sqrt(np.mean(steps**2) / 2)), _rounding(a[kept]), _rounding(b[kept]))
+    if len(gap) >= MIN_ROWS:
+        # Neighbors that go together step less than they wander: 4 times that is enough.
+        sigma = max(sigma, 0.8 * float(np.std(late)))
     side = np.sign(gap[-1])
     last = gap[-(len(gap) // 3 + 1) :]
     if (np.sign(last) != side).any() or abs(float(np.median(last))) <= _SIGMAS * sigma:
         return None
-    near = np.flatnonzero(side * gap <= 2 * sigma)
+    near = np.flatnonzero(side * gap[: -len(last)] <= 2 * sigma)
     return int(kept[near[-1] + 1]) if len(near) else int(kept[0])
 
 

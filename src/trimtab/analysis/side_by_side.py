@@ -43,12 +43,15 @@ By = Literal["step", "tokens"]
 USELESS_GAP = 1.0
 """A run this many nats per token above another at the same step learns nothing useful: the 104B
 model stood at 6.3 where 13B had stood at 4.5 (BigScience tr8-104B chronicles)."""
+_MOST_NATS = 30.0
+"""First losses above this are no nats per token. Ours."""
 ORDER_KEY = "data_order"
 """Setting that holds the hash of the order of the data; the guard writes it."""
 _WINDOW = 21
 _SHOWN = 8
 _OUTCOMES = frozenset(
-    {"val_loss", "eval_score", "reward", "yardstick_loss", "preference_accuracy", "token_accuracy"}
+    {"val_loss", "eval_score", "reward", "yardstick_loss", "accuracy"}
+    | {"preference_accuracy", "token_accuracy"}
 )
 """Signals that tell how good a run is; others, such as a norm, tell how it goes."""
 _MOST_APART = 3
@@ -188,6 +191,9 @@ class Comparison:
             return ""
         noise = "" if self.noise is None else f" (noise ±{number(self.noise)})"
         if self.worse is None:
+            d = self.first_difference
+            if d is not None and d.at is None:
+                return "no difference at all"
             if self.noise is None:
                 return "too few common rows to tell who is worse"
             return f"no difference beyond noise at equal {_plural(self.by)}{noise}"
@@ -511,6 +517,14 @@ def _means(a: Side, b: Side, by: By, low: float, high: float) -> tuple[Means, ..
     return tuple(found)
 
 
+def _is_useless(above: Side, better: Side, by: By) -> bool:
+    """Whether losses are nats of a model that guesses, and the higher one has not come far down."""
+    (_, high), (_, low) = _losses(above, by), _losses(better, by)
+    num = max(len(high) // 10, 1)
+    first, last = float(np.max(high[:num])), float(np.median(high[-num:]))
+    return float(low.min()) > 0 and first <= _MOST_NATS and last > first / 2
+
+
 def _warnings(
     a: Side,
     b: Side,
@@ -527,10 +541,9 @@ def _warnings(
     said = []
     if abs(end_gap) > USELESS_GAP:
         above, better = (b, a) if end_gap > 0 else (a, b)
-        said.append(
-            f"{above.label} is {abs(end_gap):.3g} nats above {better.label} at the same {by}: "
-            "it is learning nothing useful"
-        )
+        gap = f"{above.label} is {abs(end_gap):.3g} nats above {better.label} at the same {by}"
+        useless = _is_useless(above, better, by)
+        said.append(f"{gap}: it is learning nothing useful" if useless else gap)
     flat, steep = sorted(slopes, key=abs)
     if np.isfinite(flat) and np.isfinite(steep) and steep < 0 and abs(flat) < 0.5 * abs(steep):
         slower = "a" if flat == slopes[0] else "b"

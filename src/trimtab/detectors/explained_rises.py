@@ -14,8 +14,13 @@ and the divergence is not larger either, or its weight is logged and has risen; 
 not rise by more than the other part gains, or is; and, without a logged weight, at no edge. A total
 that falls while the reconstruction stands is nothing too good.
 
-**A return that grows**: the targets of a loss of reinforcement learning grow with what is learned.
-A slow rise is a note where the reward rises with it.
+**A return that grows**: the targets of a loss of reinforcement learning grow with what is learned,
+and a loss of a weight times a divergence grows from 0. A rise of the loss is a note where the
+reward rises with it to the end; of fewer than `FEW_REWARDS` rewards, where it rises at all,
+or does not fall and the loss stays within `OF_TARGETS` times its level.
+
+**A stage**: where a logged stage of a curriculum changes, harder data costs more. A rise that
+begins there is a note if every stage since has its highest losses first, and wears off.
 
 **A round**: see `recurring`.
 
@@ -70,7 +75,13 @@ PART_ROWS = 64
 
 PART_OF_FALL = 0.25
 """Of a fall of the loss, that what is learned has in it where a weight explains it. Ours."""
-SLOW = ("shift", "drift", "divergence")
+FEW_REWARDS = 24
+"""Rewards that cannot tell yet whether they rise. Ours."""
+SLOW = ("shift", "drift", "divergence", "unrecovered-spike")
+STAGE_SHARE = 6
+"""Rows a stage has at least, on the average; what changes more often is no stage. Ours."""
+WORN_OFF = 0.25
+"""Of its rise, that a stage must lose by its end. Ours."""
 OF_TARGETS = 10.0
 """Times its level, that a loss with the return may come to. Ours."""
 ERRORS = 3.0
@@ -110,7 +121,9 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
             elif _of_a_warm_up(record, f):
                 why = "the reconstruction falls on: the weight of another part of the loss rises"
             elif _of_a_return(record, f):
-                why = "the reward rises with it, as the targets of such a loss do"
+                why = "the reward does not fall with it: the targets of such a loss grow"
+            elif _of_stages(record, f):
+                why = "it begins where the logged stage changes, and wears off within the stage"
             else:
                 place = attempt, f.signal
                 if place not in rounds:
@@ -308,13 +321,69 @@ def _of_a_weight(record: RunRecord, f: Finding) -> bool:
 
 def _of_a_return(record: RunRecord, f: Finding) -> bool:
     """Whether the reward rises with a loss whose targets move with what is learned."""
-    if f.kind not in SLOW or f.signal != "loss" or "reward" not in record.columns:
+    if f.kind not in SLOW or f.signal != "loss" or not np.isfinite(f.value):
         return False
-    reward, total = _Moved(record, f, "reward", slow=True), _Moved(record, f, "loss", slow=True)
-    if not (reward.known and total.known and reward.errors > ERRORS):
+    if "reward" not in record.columns:
         return False
-    level = median(total.old)
-    return level > 0 and _highest(total.new) <= OF_TARGETS * level
+    reward, span = record.columns["reward"], record.rows_of(int(record.attempt[f.onset_row]))
+    last = max(f.row, f.peak_row, f.onset_row + PART_ROWS) + 1
+    # As many rows again must bear it out.
+    during = slice(f.onset_row, min(2 * last - f.onset_row, span.stop))
+    begun = max(span.start, f.onset_row - max(PART_ROWS, last - f.onset_row))
+    rows = reward.finite_rows(slice(begun, during.stop))
+    if len(rows) < max(4, int(reward.present[begun : during.stop].sum())):
+        return False
+    values = reward.values[rows]
+    num_old = max(int((rows < f.onset_row).sum()), len(rows) // 4)
+    old, new = values[:num_old], values[(num_old + len(rows)) // 2 :]
+    middle = values[num_old : (num_old + len(rows)) // 2]
+    noise = mad_sigma(np.diff(values)) / math.sqrt(2)
+
+    def errors(one: Floats, two: Floats) -> float:
+        of_both = 1.25 * max(noise, _NUMERIC) * math.sqrt(1 / len(one) + 1 / len(two))
+        return (median(two) - median(one)) / of_both
+
+    if min(len(old), len(new), len(middle)) < 1:
+        return False
+    if errors(old, new) > ERRORS:
+        return errors(middle, new) > -ERRORS
+    level = abs(_first_level(record, f)) if f.onset_row > span.start else 0.0
+    rose = errors(old, new)
+    within = rose > 1 or (rose > -ERRORS and f.value <= OF_TARGETS * level)
+    return len(rows) < FEW_REWARDS and within
+
+
+def _of_stages(record: RunRecord, f: Finding) -> bool:
+    """Whether the loss rises where a logged stage changes alone, and wears off in each stage."""
+    if f.signal != "loss" or "stage" not in record.columns or not np.isfinite(f.value):
+        return False
+    span = record.rows_of(int(record.attempt[f.onset_row]))
+    stage, loss = record.columns["stage"], record.columns["loss"]
+    logged = stage.finite_rows(span)
+    edges = logged[1:][np.diff(stage.values[logged]) != 0]
+    near = max(2, f.grain_rows)
+    begun = np.flatnonzero(np.abs(edges - f.onset_row) <= near)
+    if not len(begun) or len(edges) * STAGE_SHARE > len(logged):
+        return False
+    stops = [*edges[1:].tolist(), span.stop]
+    for first, stop in list(zip(edges.tolist(), stops, strict=True))[int(begun[0]) :]:
+        if first > max(f.row, f.peak_row):
+            break
+        before = loss.values[loss.finite_rows(slice(span.start, first))][-PART_ROWS // 8 :]
+        values = loss.values[loss.finite_rows(slice(first, stop))]
+        if not len(before) or len(values) < int(loss.present[first:stop].sum()) or not len(values):
+            return False
+        noise = mad_sigma(np.diff(values)) / math.sqrt(2) if len(values) > 2 else 0.0
+        rise = float(values.max()) - median(before)
+        if rise <= LEAST_SIGMA / 2 * noise:
+            continue
+        # Of a stage that has hardly begun, where its highest loss stands is all there is.
+        early = int(np.argmax(values)) <= max(len(values) // 3, 1)
+        left = median(values[-max(1, len(values) // 4) :]) - median(before)
+        worn = len(values) < STAGE_SHARE or left <= (1 - WORN_OFF) * rise
+        if not (early and worn):
+            return False
+    return True
 
 
 def _first_level(record: RunRecord, f: Finding) -> float:
@@ -326,13 +395,11 @@ def _first_level(record: RunRecord, f: Finding) -> float:
 class _Moved:
     """How far the level of a signal rose over a finding, in standard errors."""
 
-    def __init__(self, record: RunRecord, f: Finding, name: str, *, slow: bool = False) -> None:
+    def __init__(self, record: RunRecord, f: Finding, name: str) -> None:
         span = record.rows_of(int(record.attempt[f.onset_row]))
         last = max(f.row, f.peak_row, f.onset_row + PART_ROWS)
-        # Of what takes its time, as many rows again: they must bear it out.
-        rows = max(PART_ROWS, last - f.onset_row) if slow else PART_ROWS
-        before = slice(max(span.start, f.onset_row - rows), f.onset_row)
-        during = slice(f.onset_row, min(last + 1 + (rows if slow else 0), span.stop))
+        before = slice(max(span.start, f.onset_row - PART_ROWS), f.onset_row)
+        during = slice(f.onset_row, min(last + 1, span.stop))
         column = record.columns.get(name)
         self.known = column is not None
         if column is None:

@@ -12,13 +12,15 @@ has the noise of the blocks (`dependent_blocks_sigma`) and that of the fit.
   loss has converged: a note;
 * **too low**: the loss falls by `LOW_SHARE` of its level within few rows (`DropDetector` needs 192
   rows before it) or over up to a third of the run, beyond what the curve before it promises, while
-  neither the rate was cut nor a validation loss fell along.
+  neither the rate was cut nor a validation loss fell along;
+* **at once**: one step takes the loss to a tenth, four times as deep as any other, and it stays
+  there. Learning does not do that, whatever validation says: what leaks is in both sets.
 
 A **flat window** is found on the rows: 4 to 200 of them stand at one height over the level of the
 rows around, with an edge on both sides that takes a row or two. Data of another kind looks so; a
 spike of the optimizer rises and decays.
 
-All need 60 rows. Blind to a shape in a loss that is already flat.
+All but a fall at once need 60 rows. Blind to a shape in a loss that is already flat.
 """
 
 import math
@@ -46,6 +48,12 @@ Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 MIN_ROWS = 60
+ONCE_ROWS = 12
+"""Fewest rows that can show a fall at once: half of them before it, a third of them after. Ours."""
+ONCE_SHARE = 0.1
+"""Of the level before, that the loss stays below after such a fall. Ours."""
+ONCE_OTHERS = 4.0
+"""Times as deep as any other step, in logarithms. Ours."""
 NUM_BLOCKS = 60
 STALL_SHARE = 0.7
 """Of the promised fall that must be missing. Ours."""
@@ -306,7 +314,51 @@ def too_low_findings(record: RunRecord) -> tuple[Finding, ...]:
         if not any(rows[0] <= row <= rows[-1] for row in known):
             told = _too_low(record, rows)
             found += [] if told is None else [told]
+    if not found:
+        spans = map(record.rows_of, range(len(record.attempts)))
+        at_once = (_at_once(record, span) for span in spans)
+        found += [f for f in at_once if f is not None]
     return tuple(found)
+
+
+def _at_once(record: RunRecord, span: slice) -> Finding | None:
+    """Return a finding where one step of the loss, unlike all others, takes it to a tenth."""
+    column = record.columns.get("loss")
+    rows = np.zeros(0, np.intp) if column is None else column.finite_rows(span)
+    if column is None or len(rows) < ONCE_ROWS or column.values[rows].min() <= 0:
+        return None
+    loss = column.values[rows]
+    steps = np.diff(np.log(loss))
+    k = int(np.argmin(steps)) + 1
+    others = np.abs(np.delete(steps, k - 1))
+    if k < ONCE_ROWS // 2 or k > len(rows) - ONCE_ROWS // 3:
+        return None
+    before, after = median(loss[k - 4 : k]), float(loss[k:].max())
+    least = max(ONCE_OTHERS * float(others.max()), math.log(1 / ONCE_SHARE))
+    if after > ONCE_SHARE * before or -steps[k - 1] < least or before < ONCE_SHARE * loss[0]:
+        return None
+    at = int(rows[k])
+    if _rate_was_cut(record, rows, at, at + 1):
+        return None
+    return finding_at(
+        record,
+        detector="too-low",
+        kind="too-good",
+        signal="loss",
+        severity="warning",
+        row=int(rows[min(k + ONCE_ROWS // 3, len(rows) - 1)]),
+        onset_row=at,
+        peak_row=at,
+        value=median(loss[k:]),
+        expected=before,
+        score=min(99.0, -float(steps[k - 1]) / max(float(np.median(others)), 1e-3)),
+        direction="down",
+        closed=True,
+        text=(
+            f"loss {before:.3g} → {loss[k]:.3g} from one row to the next, and it stays there"
+            " (in hindsight)"
+        ),
+    )
 
 
 def _too_low(record: RunRecord, rows: Rows) -> Finding | None:

@@ -4,11 +4,15 @@ Learning shows on both losses. A training loss that comes to a twentieth of the 
 stays there to the end, while the validation loss is above its lowest, is a set learned by heart, a
 leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
 low validation loss, and a pair of losses far below that of the start is small all round: neither is
-reported. A validation loss that jumps to exactly 0 and stays there is none. It dates from when both
+reported. A validation loss that jumps to exactly 0 and stays there is none. One that never comes
+below the first training losses, and neither falls nor climbs while the training loss falls to half,
+is measured otherwise than in training: mode, normalization, labels, or what leaks. It dates from when both
 hold; the validation loss turned somewhere between its lowest and the next, so halfway between the
 two at the earliest. The rule needs three validations, and looks at whole attempts: it works in
 hindsight only.
 """
+
+import math
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -16,6 +20,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
+from trimtab.signals.robust import mad_sigma
 
 __all__ = ["memorised_findings"]
 
@@ -31,6 +36,9 @@ MIN_ROWS = 30
 MIN_VALIDATIONS = 3
 ZERO_VALIDATIONS = 8
 """Of exactly 0, one after another to the end. Ours."""
+NEVER_VALIDATIONS = 10
+NEVER_SHARE = 0.75
+"""Of the first training losses, that validation never comes below. Ours."""
 
 
 def memorised_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -38,7 +46,7 @@ def memorised_findings(record: RunRecord) -> tuple[Finding, ...]:
     if "loss" not in record.columns or "val_loss" not in record.columns:
         return ()
     spans = [record.rows_of(i) for i in range(len(record.attempts))]
-    findings = [rule(record, span) for span in spans for rule in (_judge, _zero)]
+    findings = [rule(record, span) for span in spans for rule in (_judge, _zero, _never)]
     return tuple(f for f in findings if f is not None)
 
 
@@ -118,4 +126,45 @@ def _zero(record: RunRecord, span: slice) -> Finding | None:
         direction="down",
         closed=True,
         text=f"validation loss {level:.3g} → exactly 0 for {num} validations (in hindsight)",
+    )
+
+
+def _never(record: RunRecord, span: slice) -> Finding | None:
+    """Return a finding where validation stands at a guess while the training loss falls."""
+    train, val = record.columns["loss"], record.columns["val_loss"]
+    rows, checks = train.finite_rows(span), val.finite_rows(span)
+    if len(checks) < NEVER_VALIDATIONS or len(rows) < NEVER_VALIDATIONS:
+        return None
+    loss, values = train.values[rows], val.values[checks]
+    num = min(WINDOW_ROWS, max(3, len(rows) // 10))
+    first, last = float(np.median(loss[:3])), float(np.median(loss[-num:]))
+    levels = np.median(sliding_window_view(values, 3), axis=1)
+    half = len(values) // 2
+    old, new = values[:half], values[half:]
+    noise = mad_sigma(np.diff(values)) / math.sqrt(2)
+    moved = float(np.median(new)) - float(np.median(old))
+    error = 1.25 * noise * math.sqrt(1 / len(old) + 1 / len(new))
+    if min(loss.min(), values.min()) < 0 or last > first / 2 or levels.min() < NEVER_SHARE * first:
+        return None
+    # What climbs is learned by heart; what falls is learned.
+    if abs(moved) > max(3 * error, 0.02 * first) or values[0] - levels[-1] > 3 * noise:
+        return None
+    return finding_at(
+        record,
+        detector="never-validates",
+        kind="never-learns",
+        signal="val_loss",
+        severity="warning",
+        row=int(checks[NEVER_VALIDATIONS - 1]),
+        onset_row=int(checks[0]),
+        peak_row=int(checks[0]),
+        value=float(np.median(values)),
+        expected=last,
+        score=min(99.0, float(np.median(values)) / max(last, 1e-12)),
+        closed=True,
+        text=(
+            f"validation loss {np.median(values):.3g} in all {len(values)} evaluations, no better"
+            f" than the first training losses, while training falls {first:.3g} → {last:.3g}"
+            " (in hindsight)"
+        ),
     )

@@ -13,7 +13,8 @@ training losses have left the level of those before: that run goes wrong as a wh
 only, so adding a constant to the losses, or scaling them, changes nothing.
 
 It dates from the validation after the lowest, and is reported once; again when validation comes to
-a new low. Blind to a set of which the loss is logged fewer than `min_validations` times.
+a new low. Nobody overfits between two validations: where one step between them holds the rise, and
+no other step is a third of it, the evaluation has changed, and that is what is told. Blind to a set of which the loss is logged fewer than `min_validations` times.
 """
 
 import math
@@ -33,6 +34,9 @@ _LEARNED_SPREADS = 4.0
 """Fall of the training loss, in errors of its level, from which on the run has learned. Ours."""
 _CLIMB_SIGMA = 3.0
 """Rise of the last training losses, in standard deviations of a row, that is a climb. Ours."""
+
+_JUMP_SHARE = 0.7
+"""Of the rise since the lowest validation, that a jump holds. Ours."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,16 @@ class OverfittingState:
     worst: float = -math.inf
     worst_row: int = 0
     worst_step: float = 0.0
+    jump: float = 0.0
+    """Largest rise from one validation to the next, since the lowest."""
+    jump_fell: float = 0.0
+    """By how much the training loss fell between the two."""
+    checked: float = math.nan
+    """Level of the training loss at the last validation."""
+    jump_row: int = -1
+    jump_step: float = 0.0
+    jumped: bool = False
+    """What was told is a jump."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,20 +139,31 @@ class OverfittingDetector:
         s = changed(s, past=past, num_checks=s.num_checks + 1)
         if s.num_checks == 1:
             s = changed(s, first=val)
+        before, level = s.checked, median(np.array(s.train)) if s.train else math.nan
+        s = changed(s, checked=level)
         if val < s.lowest:
             over = (self._finding(s, row, step, over=True),) if s.told else ()
-            level = median(np.array(s.train)) if s.train else math.nan
             low = changed(
-                s, lowest=val, train_then=level, onset_row=-1, told=False, worst=-math.inf
+                s,
+                lowest=val,
+                train_then=level,
+                onset_row=-1,
+                told=False,
+                worst=-math.inf,
+                jump=0.0,
+                jumped=False,
             )
             return low, over
         if s.onset_row < 0:
             s = changed(s, onset_row=row, onset=step)
+        if len(past) > 1 and val - past[-2] > s.jump:
+            rise = val - past[-2]
+            s = changed(s, jump=rise, jump_fell=before - level, jump_row=row, jump_step=step)
         if val > s.worst:
             s = changed(s, worst=val, worst_row=row, worst_step=step)
         if s.told or s.num_checks < self.min_validations or not self._rises(s):
             return s, ()
-        s = changed(s, told=True)
+        s = changed(s, told=True, jumped=_jumps(s))
         return s, (self._finding(s, row, step, over=False),)
 
     def _rises(self, s: OverfittingState) -> bool:
@@ -163,14 +188,14 @@ class OverfittingDetector:
 
     def _finding(self, s: OverfittingState, row: int, step: float, *, over: bool) -> Finding:
         return Finding(
-            detector=self.name,
-            kind="overfitting",
+            detector="evaluation-jump" if s.jumped else self.name,
+            kind="shift" if s.jumped else "overfitting",
             signal="val_loss",
             severity="info" if over else "warning",
             row=row,
             step=step,
-            onset_row=s.onset_row,
-            onset=s.onset,
+            onset_row=s.jump_row if s.jumped else s.onset_row,
+            onset=s.jump_step if s.jumped else s.onset,
             peak_row=s.worst_row,
             peak=s.worst_step,
             end_row=row if over else None,
@@ -180,10 +205,20 @@ class OverfittingDetector:
             score=min(99.0, (s.worst - s.lowest) / max(_noise(s), 1e-12)),
             closed=True,
             text=(
-                f"validation loss {s.lowest:.4g} → {s.worst:.4g} since its lowest while the"
-                " training loss does not rise" + (", then a new low" if over else "")
+                f"validation loss {s.lowest:.4g} → {s.worst:.4g} "
+                + (f"by a jump of {s.jump:.3g} at once" if s.jumped else "since its lowest")
+                + " while the training loss does not rise"
+                + (", then a new low" if over else "")
             ),
         )
+
+
+def _jumps(s: OverfittingState) -> bool:
+    """Whether one step between two validations holds the rise since the lowest."""
+    steps = np.sort(np.abs(np.diff(np.array(s.past))))
+    held = s.jump >= _JUMP_SHARE * (median(np.array(s.past[-3:])) - s.lowest)
+    rest = float(steps[-2]) if len(steps) > 1 else math.inf
+    return held and rest <= s.jump / 3 and s.jump_fell < s.jump / 2
 
 
 def _climbs(train: NDArray[np.float64], num_last: int) -> bool:

@@ -38,8 +38,13 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="overfitting: the training set is learned beyond what it says of other data",
         modes=("F16", "F28"),
         prior=_RARE,
-        rules=_plain(
-            "overfitting", says="validation has turned and rises while the training loss falls"
+        rules=(
+            *_plain(
+                "overfitting", says="validation has turned and rises while the training loss falls"
+            ),
+            EvidenceRule(
+                "never", e.sign("never-validates"), -9.0, "validation was never below a guess"
+            ),
         ),
         look_alikes=("memorised-data", "repeated-data"),
         test=(
@@ -47,6 +52,24 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             " that was never looked at"
         ),
         remedies=("roll-back", "weight-decay", "lower-lr"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="evaluation-differs",
+        title="the evaluation differs from training: mode, normalization, labels, or what it reads",
+        modes=("F28", "F36"),
+        prior=_RARE,
+        rules=_plain(
+            "evaluation-jump",
+            "never-validates",
+            says="validation leaves the training loss as no learning does: at once, or from the start",
+        ),
+        look_alikes=("overfitting", "code-or-resume-change"),
+        test=(
+            "run the evaluation on a part of the training set: its loss should be that of training;"
+            " if not, compare the mode, the normalization and the labels of the two"
+        ),
+        remedies=("restore-settings", "patience"),
         go_back="never",
     ),
     CauseEntry(

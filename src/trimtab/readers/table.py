@@ -313,7 +313,7 @@ class LogTable:
             if key in self._cells:
                 self._cells[key].num_unread += _num_numbers((value,))
             return
-        if role == "split":
+        if role == "split" and (isinstance(value, str) or signal_of_tag(key) is None):
             if isinstance(value, str) and is_held_out(value.replace("_", " ")):
                 self._held_out.append(row)
             return
@@ -424,7 +424,8 @@ class LogTable:
         found: dict[str, list[str]] = {}
         for key in columns:
             name = signal_of_tag(key)
-            if self._cells[key].role in ("signal", "domain") and name is not None:
+            # A stage in numbers is that of a curriculum.
+            if self._cells[key].role in ("signal", "domain", "split") and name is not None:
                 found.setdefault(name, []).append(key)
         if "loss" not in found:
             # The loss of a generator or a policy is a signal of its own, and may stand in too.
