@@ -14,7 +14,7 @@ from pathlib import Path
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "detection.md"
 NOISE = "trimtab bench noise"
-DETECT = "trimtab bench detect --corpus DIR --cross-validate --leave-out"
+DETECT = "trimtab bench detect --corpus DIR --cross-validate"
 LIVE = "trimtab bench detect --corpus DIR --live"
 
 
@@ -47,8 +47,7 @@ def main() -> None:
     page = PAGE.read_text(encoding="utf-8")
     page = replace_block(page, NOISE, _output_of("bench", "noise"))
     if arguments.corpus:
-        options = ("--cross-validate", "--leave-out")
-        found = _output_of("bench", "detect", "--corpus", arguments.corpus, *options)
+        found = _output_of("bench", "detect", "--corpus", arguments.corpus, "--cross-validate")
         page = replace_block(page, DETECT, found)
         live = _output_of("bench", "detect", "--corpus", arguments.corpus, "--live")
         page = replace_block(page, LIVE, live)

@@ -55,7 +55,7 @@ def _trainer_state(run: MadeRun, path: Path) -> None:
     history: list[Mapping[str, float]] = []
     last = float(run.step[-1])
     for step, row in _rows(run):
-        place = {"epoch": round(step / last * 3, 4), "step": int(step)}
+        place = {"epoch": round(row.get("epoch", step / last * 3), 4), "step": int(step)}
         # Trainer rounds the loss to four decimals and logs evaluations as rows of their own.
         train = {_HF.get(n, n): v for n, v in row.items() if not n.startswith("val_loss")}
         if "loss" in train and math.isfinite(train["loss"]):
@@ -69,7 +69,7 @@ def _trainer_state(run: MadeRun, path: Path) -> None:
             history.append({key: value, **place})
     state = {
         "best_metric": None,
-        "epoch": 3.0,
+        "epoch": history[-1]["epoch"],
         "global_step": int(last),
         "log_history": history,
         "max_steps": int(last),

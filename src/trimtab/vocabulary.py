@@ -383,6 +383,12 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Largest absolute weight.",
     ),
     Signal(
+        name="weight_jump",
+        unit="1",
+        bad="up",
+        doc="Growth of the norm of a matrix since the last reading, where updates do not explain it.",
+    ),
+    Signal(
         name="loss_step_std",
         unit="nats/token",
         bad="up",

@@ -264,6 +264,13 @@ def test_small_models_are_given_more_room() -> None:
     assert judged(params=2e8, lr=2e-2)["L06"].severity == "error"
 
 
+def test_a_rate_a_thousand_times_too_high_is_an_error_at_any_size() -> None:
+    small = {"hidden": 256, "layers": 4, "heads": 4}
+    assert judged(**small, lr=3.0)["L06"].severity == "error"
+    assert judged(**small, lr=0.02)["L06"].severity == "warning"
+    assert judged(lr=3.0)["L06"].severity == "error"
+
+
 def test_the_kind_of_training_is_taken_from_the_name_where_the_file_is_silent() -> None:
     assert "L06" not in judged(
         path="8B_lora_single_device.yaml", params=8e9, lr=3e-4, pretrained=True

@@ -4,6 +4,7 @@ import math
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -271,7 +272,14 @@ SIGNS: dict[str, Callable[[int], float]] = {
 
 
 def train(
-    run: Path, seed: int, width: int, rate: str, sign: str = "", *, until: int = STEPS
+    run: Path,
+    seed: int,
+    width: int,
+    rate: str,
+    sign: str = "",
+    *,
+    until: int = STEPS,
+    once: Callable[[nn.Sequential], None] | None = None,
 ) -> Guard:
     """Train a classifier of noisy labels in act, and leave it after a step."""
     torch.manual_seed(seed)
@@ -289,6 +297,9 @@ def train(
         run=run, mode="act", clip=1.0, steps=STEPS, say=lambda _: None,
     )  # fmt: skip
     for x, y in guard:
+        if guard.step_number == 155 and once is not None:
+            once(model)
+            once = None
         factor = SIGNS[sign](guard.step_number) if sign else 1.0
         guard.backward(factor * nn.functional.cross_entropy(model(x), y))
         guard.step()
@@ -312,6 +323,28 @@ def test_run_is_left_alone_at_restarts_and_turns_and_not_at_ten_times_the_rate(
         assert remedies(train(run, seed, width, "flat", sign)) == []
         assert not [e for e in events_of(run, "attempt") if e.data["why"] != "start"]
     assert "roll-back+lower-lr" in remedies(train(tmp_path / "x10", seed, width, "x10"))
+
+
+@torch.no_grad()
+def scaled(model: nn.Sequential, *, evened: bool) -> None:
+    """Scale a layer, and the next one by the inverse: with ReLU between the model is the same."""
+    for p in model[2].parameters():
+        p.mul_(30.0)
+    if evened:
+        model[4].get_parameter("weight").div_(30.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("evened", [False, True])
+def test_matrix_that_grew_is_gone_back_from_only_where_fixed_batches_are_worse(
+    tmp_path: Path, evened: bool
+) -> None:
+    guard = train(tmp_path, 0, 24, "flat", once=partial(scaled, evened=evened))
+    assert [e.data["setting"] for e in events_of(tmp_path, "setting-changed")] == ["weights"]
+    first, *_ = [e.data for e in events_of(tmp_path, "decision") if "fixed batches" in str(e.data)]
+    assert first["what"] == ("leave alone" if evened else "read the fixed batches")
+    # evened out nothing is worse at first; what Adam makes of such layers later is another matter
+    assert evened or remedies(guard) == ["roll-back"]
 
 
 CHANGED = SettingPutBack(

@@ -287,6 +287,32 @@ def test_in_a_run_the_module_is_named_in_the_step_after_a_broken_loss(tmp_path: 
     assert named[:4] == [(1, None), (2, None), (3, None), (4, "blocks.1.qkv")]
 
 
+@pytest.mark.parametrize(
+    ("grows", "seen"),
+    [({}, None), ({65: 30.0}, 30.0), ({60: 30.0}, 30.0), ({65: 0.03}, None), ({65: 1.02}, None)],
+    ids=["trained", "scaled", "in the step of a reading", "pruned", "a little"],
+)
+def test_matrix_that_grows_by_no_update_is_seen_at_the_next_reading(
+    grows: dict[int, float], seen: float | None
+) -> None:
+    torch.manual_seed(0)
+    weights = [torch.randn(20, 20).requires_grad_(), torch.zeros(20, 4).requires_grad_()]
+    probe, jumps = UpdateProbe(weights, 1), dict[int, float]()
+    with torch.no_grad():
+        for step in range(1, 101):
+            if step % 10 == 0:
+                probe.before(step)
+            weights[0].mul_(grows.get(step, 1.0))
+            for w in weights:
+                w += 0.01 * torch.sign(torch.randn_like(w) + 0.5)
+            if step % 10 == 0:
+                probe.after()
+                jumps[step] = probe.jump
+    found = {step: jump for step, jump in jumps.items() if jump != 1}
+    assert list(found) == ([70] if seen else [])
+    assert found.get(70) == (seen and pytest.approx(seen, rel=0.05))
+
+
 def test_an_update_of_a_large_model_is_read_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     weights = [torch.randn(700, 500), torch.randn(33)]

@@ -73,6 +73,8 @@ def test_a_replay_comes_first_where_neither_data_nor_rate_is_suspected() -> None
     assert tried == ["lower-lr"]  # the rate rose, and no batch stands out: it is put back
     over = situation(lr_now=9e-3, lr_returned=True)  # the script has put it back itself
     assert play(over, lambda t: t.unchanged)[0] == ["replay"]
+    returning = dataclasses.replace(over, returning=True)  # the rate is suspected all the same
+    assert play(returning, lambda t: "lower-lr" in t.arms)[0] == ["lower-lr"]
     tried, _ = play(over, lambda t: t.skip is not None)
     assert tried == ["replay", "lower-lr", "other-data"]  # no rate below the script's own
     outliers = dataclasses.replace(CLEAN, num_outliers=3, first_sample=650, last_sample=660)

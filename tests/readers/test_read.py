@@ -290,3 +290,10 @@ def test_read_of_a_hugging_face_folder_is_one_run_without_errors(tmp_path: Path)
     ((_, record),) = found
     assert isinstance(record, RunRecord)
     assert record.num_rows == 30
+
+
+def test_the_keys_of_a_log_that_nobody_knows_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "own.txt"
+    path.write_text("".join(f"[00:01] ep=0 it={i} | L={9.5 - i / 100:.2f}\n" for i in range(40)))
+    with pytest.raises(ReadError, match=r"keys with numbers: ep, it, L\)"):
+        read_run(path)

@@ -122,7 +122,7 @@ def test_the_top_says_what_since_when_how_sure_and_what_to_do(
     state, under = top(excerpt)
     assert (
         state
-        == 'critical">Loss spike that did not recover · since step 6920 · attempt 1.1 · sure (96%)'
+        == 'critical">Loss spike that did not recover · since step 6920 · attempt 1.1 · sure (97%)'
     )
     assert under.startswith("Do")
     assert "--load CHECKPOINTS --load-iteration 3000" in under

@@ -67,40 +67,40 @@ LEVELS: tuple[ConfidenceLevel, ...] = (
     ConfidenceLevel(
         name="low",
         floor=0.0,
-        hit_rate=0.50,
-        low=0.24,
-        high=0.84,
-        num_alarms=14,
+        hit_rate=0.82,
+        low=0.56,
+        high=0.96,
+        num_alarms=11,
         num_repositories=6,
-        measured="2026-11-22",
+        measured="2026-11-23",
         on=_ON,
     ),
     ConfidenceLevel(
         name="likely",
         floor=0.75,
-        hit_rate=0.86,
-        low=0.78,
-        high=0.93,
-        num_alarms=95,
-        num_repositories=22,
-        measured="2026-11-22",
+        hit_rate=0.93,
+        low=0.87,
+        high=0.97,
+        num_alarms=57,
+        num_repositories=21,
+        measured="2026-11-23",
         on=_ON,
     ),
     ConfidenceLevel(
         name="sure",
         floor=0.91,
-        hit_rate=0.96,
-        low=0.90,
-        high=0.98,
-        num_alarms=114,
-        num_repositories=25,
-        measured="2026-11-22",
+        hit_rate=0.97,
+        low=0.94,
+        high=0.99,
+        num_alarms=199,
+        num_repositories=27,
+        measured="2026-11-23",
         on=_ON,
     ),
 )
 """From the lowest up."""
 
-STRONG_SCORE = 16.0
+STRONG_SCORE = 8.0
 """Score from which a measured rule is sure; the smallest of 8, 12, 16, 24 and 32 whose lower bound
 is at least 0.9 on the labelled logs."""
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.rough_start import BACK_SHARE
 from trimtab.record import RunRecord
 from trimtab.text import sigmas
 
@@ -84,9 +85,9 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
         return f
     cut = rows[: num * BACK_ROWS].reshape(num, BACK_ROWS)
     levels = np.median(record.columns["loss"].values[cut], axis=1)
-    near = f.expected
-    if not f.detector.startswith("rough-start-"):  # whose score is no count of noise units
-        near += 2 * (f.value - f.expected) / f.score
+    # the score of a rough start is no count of noise units
+    rough = f.detector.startswith("rough-start-")
+    near = f.expected + (BACK_SHARE * f.expected if rough else 2 * (f.value - f.expected) / f.score)
     back = np.flatnonzero(levels <= near)
     # One low stretch within a wild phase is no recovery.
     if not len(back) or levels[back[0] :].max() > (f.expected + f.value) / 2:

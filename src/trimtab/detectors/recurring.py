@@ -95,7 +95,7 @@ def _peaks(step: Floats, w: int) -> Rows:
     """Return the rows of the highest steps up, each the highest within w rows."""
     bar = median(step) + PEAK_SIGMA * mad_sigma(step)
     found: list[int] = []
-    for t in np.argsort(-step, kind="stable")[: MOST_TEETH * 2 * w].tolist():
+    for t in np.lexsort((-step,))[: MOST_TEETH * 2 * w].tolist():
         if step[t] <= bar or len(found) == MOST_TEETH:
             break
         if all(abs(t + w - p) > 2 * w for p in found):

@@ -4,7 +4,7 @@ A loss begins at or above that of a guess, and the first updates bring it down. 
 `share` of its first level, for `hold_rows` rows and beyond the noise of the rows, was thrown up by
 updates that are too large: a rate at its peak in the first row, without a warm-up (`rough-start-
 cold`), or a rate that is too high as such (`rough-start-warm`), for which the climb must be larger.
-Told when it is sure, and open until `back_rows` losses have a median below the first level again;
+Told when it is sure, and open until the median of `back_rows` losses is back at the first level;
 a loss that after `timeout_rows` has not come down to where it began has not recovered.
 
 The first rows alone do not tell what the noise is: a climb is held against it from `noise_rows` on.
@@ -28,10 +28,12 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, Rows, changed, median
 
-__all__ = ["RoughStartDetector", "RoughStartState", "log_noise", "rises_above_noise"]
+__all__ = ["BACK_SHARE", "RoughStartDetector", "RoughStartState", "log_noise", "rises_above_noise"]
 
 Floats = NDArray[np.float64]
 
+BACK_SHARE = 0.05
+"""Above the first level, within which a climb is over: an excerpt begins at its level. Ours."""
 NOISE_SIGMA = 4.0
 """Of the logarithm of one loss, that a climb must exceed. Ours."""
 _FIRST_ROWS = 3
@@ -218,7 +220,7 @@ class RoughStartDetector:
             s = changed(s, end_row=row.index, end=row.step)
         if loss > s.worst:
             s = changed(s, worst=loss, worst_row=row.index, worst_step=row.step)
-        if median(np.array(s.recent[-self.back_rows :])) < s.base:
+        if median(np.array(s.recent[-self.back_rows :])) < (1 + BACK_SHARE) * s.base:
             return changed(s, done=True), (self._finding(s, row, "back"),)
         if row.index - s.onset_row >= self.timeout_rows:
             return changed(s, done=True), (self._finding(s, row, "accepted"),)

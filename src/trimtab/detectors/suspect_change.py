@@ -4,7 +4,7 @@ Each may be meant (layers in turn, a curriculum, a second warm-up), so it is tol
 only where trouble follows; a turned sign alone is a warning. They often show in no loss: batches of
 another scale (batch norm takes them in, and the model is of no use for others), a loss whose sign
 has turned (it falls), most parameters frozen (it stays where it is), a rate far beyond all that the
-run has had. Each is a signal of its own, recorded where it begins, and as 1 where it is over; a
+run has had, a matrix that grew by no update. Each is a signal of its own, recorded where it begins, and as 1 where it is over; a
 note that lasts is closed after `watch_rows`.
 """
 
@@ -20,8 +20,9 @@ _TEXTS = {
     "batch_scale": ("batch-scale", "batches are of {0:.3g} times the usual scale"),
     "loss_factor": ("loss-count", "the loss is counted {0:.3g} times"),
     "rate_over_peak": ("rate-beyond-peak", "the learning rate is {0:.3g} times its earlier peak"),
+    "weight_jump": ("weights-grew", "the norm of a matrix is {0:.3g} times as large by no update"),
 }
-_MOST = (0.25, 8.0, 4.0, 2.0)
+_MOST = (0.25, 8.0, 4.0, 2.0, 1.5)
 """A share up to which, and factors from which on or below whose inverse, it is one: as the guard's
 ledger has them."""
 SUSPECT_CHANGES = tuple(detector for detector, _ in _TEXTS.values())

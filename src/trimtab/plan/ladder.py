@@ -369,11 +369,13 @@ def _arm_of(trial: Trial) -> str:
 def _weight(s: Situation, arm: str) -> float:
     """Return how likely an arm is the answer, beside the others."""
     suspected = _suspected(s)
+    if arm == "replay" and not _unexplained(s):  # what is suspected is asked first
+        return ARM_BY_ID[arm].prior
     if arm in s.worked:
         return float(_WORKED * _LATER[0] ** s.worked.index(arm))
     if arm in suspected:
         return float(_SUSPECT * _LATER[1] ** suspected.index(arm))
-    if arm == "replay" and _unexplained(s):
+    if arm == "replay":
         return _REPLAY
     if arm == "other-data" and _outliers(s):
         return _OUTLIERS

@@ -25,7 +25,9 @@ builds records from one series per tag. `numbers`, `placeholders`, `nan_policy`,
 """
 
 import os
+import re
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -105,6 +107,8 @@ _MIN_BETTER = 1.5
 """How many times more records another reader must give to be believed before a surer one."""
 _FEW_ROWS = 200
 _MANY_BYTES_PER_ROW = 2_000
+_KEY_WITH_NUMBER = re.compile(r"([A-Za-z_][\w./-]{0,40})\s*[=:]\s*[-+]?\d")
+_MOST_KEYS = 8
 CERTAIN = 0.95
 """Confidence at which no later reader is asked: some look through the whole file."""
 
@@ -130,11 +134,21 @@ def find_reader(path: Path) -> Reader:
     if known:
         raise ReadError.of_no_log(f"{path}: {known}")
     what = "binary data of no known format" if sample.is_binary else "no records that can be read"
+    keys = () if sample.is_binary else _keys_with_numbers(sample.lines)
     way_out = "" if sample.is_binary else f"; {NAME_IT}"
+    if keys:
+        way_out += f" (keys with numbers: {', '.join(keys)})"
     raise ReadError.of_no_log(
         f"{path}: {what}; looked for {', '.join(r.name for r in READERS)}; give a training log"
         f"{way_out}"
     )
+
+
+def _keys_with_numbers(lines: Sequence[str]) -> list[str]:
+    """Return the keys beside which most lines have a number, at most eight."""
+    found = Counter(key for line in lines for key in dict.fromkeys(_KEY_WITH_NUMBER.findall(line)))
+    least = max(2, len(lines) // 4)
+    return [key for key, count in found.most_common(_MOST_KEYS) if count >= least]
 
 
 def read_run(path: str | os.PathLike[str]) -> RunRecord:

@@ -10,6 +10,8 @@ _TUNING_LR = 2e-5
 """Full fine-tuning of 1 B and more: Zephyr, Tulu and Llama recipes lie between 5e-6 and 2e-5."""
 _HIGHEST = max(WORKED_LR.points, key=lambda p: p.value)
 """Above it no published rate of a language model of 100 M and more lies."""
+_ABSURD = 100.0
+"""Times the highest rate that worked: a slip of units at any size. Ours."""
 _PREFERENCE_LR = 1e-6
 """Preference tuning: Zephyr 5e-7, Tulu 3 2e-7, ORPO up to 8e-6."""
 
@@ -57,7 +59,8 @@ def _pretraining(run: Facts, lr: float) -> RuleVerdict | None:
     if lr >= 1.95 * worked or (ratio >= 3 and params >= 5e10 and lr > 1.05 * worked):
         known = f"; the highest known to have worked there is {compact(worked)}"
         # a model this small costs little, and sweeps with far higher rates are ordinary there
-        return RuleVerdict("error" if params >= 1e8 else "warning", message + known, values, change)
+        severe = params >= 1e8 or lr >= _ABSURD * worked
+        return RuleVerdict("error" if severe else "warning", message + known, values, change)
     # Both families at once: Llama-type models train well above GPT-3's rates.
     if ratio > 1.5 and lr > 1.05 * llama:
         # Mixtures have been trained at higher rates: DeepSeek-V3 2.2e-4 at 37 B active.
@@ -89,8 +92,9 @@ def _of_unknown_size(run: Facts, lr: float) -> RuleVerdict | None:
     if lr <= 1.05 * _HIGHEST.value:
         return None
     experts = run.number("experts") or 0
+    severe = experts >= 16 or lr >= _ABSURD * _HIGHEST.value  # so many experts: no small model
     return RuleVerdict(
-        "error" if experts >= 16 else "warning",  # so many experts make no small model
+        "error" if severe else "warning",
         f"peak rate {compact(lr)}: the highest known to have worked for a language model of any"
         f" size is {compact(_HIGHEST.value)} ({_HIGHEST.run})",
         {"lr": lr, "highest_that_worked": _HIGHEST.value},

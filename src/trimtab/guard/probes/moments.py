@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bisect
 import math
+from collections import deque
 from dataclasses import dataclass, replace
 from itertools import islice
+from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
@@ -264,6 +266,12 @@ def below_eps(
 MOST_COPIED = 1 << 25
 """Elements of the weights that are kept to see an update by, of all tensors: 128 MiB in fp32. A
 norm read from so many is off by 0.02 %."""
+_JUMP = 1.5
+"""Growth of a norm between two readings that counts: what prunes, swaps in an average or clips
+weights lets norms shrink, or moves them by less. Ours."""
+_MOST_GROWTH = 5.0
+"""Times the sum of updates as large as the usual one. Ours."""
+_FEWEST_UPDATES, _MOST_UPDATES = 4, 8
 _SAMPLED = 1024
 """Elements of a tensor that its RMS ratio is read from, evenly spread."""
 _MEDIAN_OF_SQUARE = 0.4549
@@ -345,16 +353,26 @@ def checksum_of_copies(parameters: Iterable[torch.Tensor]) -> float:
 
 
 class UpdateProbe:
-    """L2 norm of what an optimizer step really changed."""
+    """L2 norm of what an optimizer step really changed, and matrices that something else changed."""
 
     def __init__(self, parameters: Iterable[torch.Tensor], num_ranks: int) -> None:
         """Watch these parameters."""
         self._parameters = [p for p in parameters if p.requires_grad]
         self._num_ranks = num_ranks
         self._before: list[Pack] | None = None
+        self._matrices = [p for p in self._parameters if p.dim() > 1]
+        self._norms: list[tuple[int, torch.Tensor]] = []
+        """Of the matrices at the last two readings, with the step."""
+        self._updates: deque[float] = deque(maxlen=_MOST_UPDATES)
+        self.jump = 1.0
+        """By what the norm of a matrix has grown since the last reading, far more than updates
+        do; 1: by no more."""
 
-    def before(self) -> None:
+    def before(self, step: int = 0) -> None:
         """Remember the parameters as they are, this rank's shards of them."""
+        if self._matrices:
+            norms = torch._foreach_norm([local(p.detach()) for p in self._matrices])
+            self._norms = [*self._norms[-1:], (step, torch.stack([n.float() for n in norms]))]
         self._before = [
             p if len(p.members) > 1 else replace(p, flat=p.flat.clone())
             for p in self._thinned(self._packed())
@@ -405,4 +423,26 @@ class UpdateProbe:
             sum(p.share * x * x for p, x in zip(packs, numbers[i : i + n], strict=True))
             for i in (0, n)
         )
+        self._look_for_jump(math.sqrt(changed))
         return changed, weights, _top(numbers[2 * n :])
+
+    def _look_for_jump(self, update: float) -> None:
+        """Compare the growth of each matrix between two readings with what updates amount to.
+
+        An update moves no norm by more than its own. One that is damaged shows in one reading of
+        two, so the smaller of the two counts, or the usual one.
+        """
+        usual = [u for u in self._updates if math.isfinite(u)]
+        before = usual[-1] if usual else 0.0
+        self._updates.append(update)
+        self.jump = 1.0
+        if len(self._norms) < 2 or len(usual) < _FEWEST_UPDATES:
+            return
+        (since, old), (now, new) = self._norms
+        most = _MOST_GROWTH * (now - since) * max(median(usual), min(before, update))
+        if not since < now or not most > 0:  # the run went back in between
+            return
+        grown = torch.where(new - old > most, new / old.clamp(min=1e-12), 0.0)
+        top = float(grown.max())
+        if top >= _JUMP:
+            self.jump = top

@@ -57,6 +57,7 @@ _WHOLE: tuple[tuple[str, str], ...] = (
     ("adam_v_max", _TOPS),
     ("adam_broken", _TOPS),
     ("weight_max", _TOPS),
+    ("weight_jump", _TOPS),
     ("rms_ratio_max", _TOPS),
     ("num_zeros", _ADDED),
     ("embedding_square", _ADDED),
@@ -194,7 +195,7 @@ class Probes:
         if self._broken and self.runs("overflow"):
             self._overflow.arm()
         if self.due and self.runs("update"):
-            self.update.before()
+            self.update.before(step)
 
     @property
     def quiet(self) -> bool:
@@ -329,6 +330,7 @@ class Probes:
                     ("update_square", "weight_square", "weight_max"), squares, strict=True
                 ):
                     self._seen[name] = value
+                self._seen["weight_jump"] = self.update.jump
             self._take_softly()
             checksum = checksum_of_copies(self._parameters) if self._ranks.count > 1 else 0.0
         finally:  # the other ranks wait for this one's share, whatever failed here

@@ -98,7 +98,8 @@ class Recovery:
 
     def go_on(self) -> None:
         """Build again what the script did to the loss before this process; the first rank can."""
-        if self.engine.ranks.chief and self.engine.counters.step:
+        # a power cut may have taken the rows, and left the checkpoint
+        if self.engine.ranks.chief and self.engine.recorder.live.num_rows:
             self._design = ByDesign.of_rows(
                 self._record(),
                 self.engine.saved_script_changes,

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ask",
+    "ask_of_weights",
     "asks_first",
     "decide",
     "examine",
@@ -86,6 +87,13 @@ __all__ = [
 
 _CHANGE_STEPS = 128
 """Steps within which trouble may follow a change of a setting. Ours: two verifications."""
+
+_GREW = "weights-grew"
+"""Detector of a matrix that grew by no update: a note, unless the fixed batches are worse."""
+
+_GREW_SHARE = 0.25
+"""Of what is noise of fixed batches else, by which each of them must be worse after that: noise
+grows no matrix. Ours."""
 
 _UNREAD = (*EARLY_SIGNS, "after-change")
 """Detectors whose alarms the fixed batches say nothing about."""
@@ -170,6 +178,37 @@ def ask(state: RecoveryState, e: StepDone) -> RecoveryState:
     return replace(state, wants=ReadingWanted(e, max(target, 0)))
 
 
+def ask_of_weights(state: RecoveryState, e: StepDone) -> RecoveryState:
+    """Ask for a reading where a matrix grew by no update: the loss may not say what that did."""
+    grew = [f for f in e.findings if f.detector == _GREW and not f.closed]
+    acting = state.policy.mode == "act" and not state.advising_only
+    if not (grew and acting and e.reads) or e.last or state.wants is not None:
+        return state
+    # it grew after the reading before that one, or in its step
+    since = int(grew[0].onset) - state.policy.probe_every_steps
+    target = max(since - state.policy.rollback_margin_steps, 0)
+    return replace(state, wants=ReadingWanted(e, target))
+
+
+def _weigh_weights(
+    state: RecoveryState, asked: ReadingWanted, step: int, r: Reading, found: BatchComparison
+) -> Result:
+    """Make an alarm of a matrix that grew where the fixed batches are worse; else leave it."""
+    each = len(r.losses) == len(r.base) and all(
+        a > b for a, b in zip(r.losses, r.base, strict=True)
+    )
+    if not (found.worse or (each and found.rise > _GREW_SHARE * found.limit)):
+        why = f"the fixed batches have not got worse: {_told(r, found)}"
+        return state, (decision(step, "leave alone", why),)
+    grew = {
+        f.key: replace(f, severity="warning") for f in asked.event.findings if f.detector == _GREW
+    }
+    state = replace(state, open={**state.open, **grew})
+    told = decision(step, "read the fixed batches", f"worse: {_told(r, found)}")
+    state, more = look_up(state, replace(asked.event, is_worse=True))
+    return state, (told, *more)
+
+
 def watch_again(state: RecoveryState, e: StepDone) -> RecoveryState:
     """Ask for a reading where trouble that was left alone is to be looked after."""
     w = state.watch
@@ -186,13 +225,15 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     if r is None or not r.base or (not math.isfinite(e.scale.sigma) and r.sigma is None):
         if watch is not None and e.step >= watch.due_step:
             return replace(state, watch=None), ()
-        return look_up(state, asked.event)
+        return look_up(state, asked.event) if _alarms(state) else (state, ())
     factor = _recounted(r, e.scale)
     scale = replace(e.scale, sigma=factor * e.scale.sigma, unit=factor * e.scale.unit)
     found = reading_of(r.losses, r, scale, tolerance=state.policy.verify_tolerance)
     if watch is not None and asked.target_step == watch.target_step:
         return _look_after(state, watch, asked, e.step, r, found)
     alarms = _alarms(state)
+    if not alarms:
+        return _weigh_weights(state, asked, e.step, r, found)
     # Some steps have been done since: a sound state is no worse than the older one at all. What
     # lies within noise of it is dealt with as if nothing had been read, except where waiting is
     # known to do no harm: after a jump that was left alone before, of a rise without a jump, which

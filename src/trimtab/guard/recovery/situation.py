@@ -60,7 +60,9 @@ def situation_of(
         lr_proven=case.lr_sound is not None or not case.lr_rising,
         policy=policy,
         changed=tuple(
-            c for c in _changed(case, standing) if c.step > case.base.step and _fits(case, c)
+            c
+            for c in _changed(case, standing)
+            if c.step > case.base.step and c.values and _fits(case, c)
         ),
         may_skip=case.arms is None or "other-data" in case.arms,
         probe=case.probe,

@@ -345,6 +345,8 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
         commands += more
     elif state.watch is not None:
         state = opening.watch_again(state, e)
+    elif e.findings:
+        state = opening.ask_of_weights(state, e)
     return state, tuple(commands)
 
 

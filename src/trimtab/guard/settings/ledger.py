@@ -61,6 +61,8 @@ _SIGNALS: Mapping[str, str] = {
     "clip": "clip_limit",
 }
 """Signal of a row by the optimizer's own name; the largest of the groups."""
+_WEIGHTS = "weights"
+"""No setting: a matrix that grew by no update. Going back puts it back, and nothing is held."""
 _NOT_PUT_BACK = ("lr", "clip", "batch_size", "loss_scale")
 """Settings that the loop sets anew in each step; for the rate there are cuts."""
 _DROPOUTS = ("p", "dropout", "dropout_p", "drop_prob", "attention_dropout", "attn_dropout")
@@ -159,6 +161,8 @@ class SettingsLedger:
         """Those that going back has undone, and that have not come again."""
         self._told: dict[str, tuple[int, str]] = {}
         """Settings that were announced alone: until which step, and by what."""
+        self._weighed = 0
+        """Step of the last reading of the weights."""
         self._batch = _Steady()
         self._scale = 0.0
 
@@ -349,7 +353,21 @@ class SettingsLedger:
         beyond = self._peak.see(values.get("lr", math.nan), step)
         if beyond is not None and not self._expected.covers("lr", step):
             values["rate_over_peak"] = beyond
-        return self._sort(changed, step, of_row=True) if changed else ()
+        grown = self._grown(values, step) if "weight_jump" in values else ()
+        return (*grown, *(self._sort(changed, step, of_row=True) if changed else ()))
+
+    def _grown(self, values: dict[str, float], step: int) -> tuple[SettingChanged, ...]:
+        """Return that a matrix grew by itself; not after a jump of the rate, which does it.
+
+        The row keeps it only where it did.
+        """
+        jump = values["weight_jump"]
+        first, self._weighed = self._weighed, step  # read before the update of its step
+        rates = any(c.name == "lr" and step - c.step < _SCHEDULE_STEPS for c in self._changes)
+        if jump == 1 or rates or first >= step:
+            del values["weight_jump"]
+            return ()
+        return self._sort([SettingChanged(first, _WEIGHTS, (1.0,), (jump,))], first, of_row=True)
 
     # -- for recovery -----------------------------------------------------------------------
 
@@ -362,7 +380,8 @@ class SettingsLedger:
             if change.name in self._held or change.name in _NOT_PUT_BACK or not change.before:
                 continue
             values = self._values_to_hold(change)
-            if change.step > step and change.name not in found and values:
+            known = values or change.name == _WEIGHTS
+            if change.step > step and change.name not in found and known:
                 found[change.name] = SettingPutBack(
                     name=change.name,
                     step=change.step,
@@ -375,12 +394,16 @@ class SettingsLedger:
 
     def _is_over(self, change: SettingChanged) -> bool:
         """Whether the script itself has put a setting back; data comes again as it was."""
+        if change.name == _WEIGHTS:
+            return True
         if change.name == LossCount.name:
             return self._count.is_over
         return self._values.get(change.name) == change.before
 
     def _values_to_hold(self, change: SettingChanged) -> Values:
         """Return what puts a setting back; empty where nothing does."""
+        if change.name == _WEIGHTS:
+            return ()
         if change.name == LossCount.name:
             return change.after if self._count.corrects else ()
         if is_measured(change.name):
