@@ -132,7 +132,7 @@ def is_troubled(state: RecoveryState, e: StepDone) -> bool:
 def _is_left_alone(state: RecoveryState, f: Finding) -> bool:
     """Whether experiments have shown that no remedy helps against what began so early."""
     until = max(state.recounted_until, state.slow_until if f.kind in SLOW_RISES else 0)
-    return f.onset <= until and f.kind not in NEVER_EXPECTED
+    return f.onset < until and f.kind not in NEVER_EXPECTED
 
 
 def has_lasted(state: RecoveryState, e: StepDone, f: Finding) -> bool:
