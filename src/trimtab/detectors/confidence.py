@@ -153,7 +153,7 @@ def level_name(detector: str, score: float, *, strong: float = STRONG_SCORE) -> 
     """Return the level of an alarm led by this detector with this score; NaN counts as 0.
 
     Example:
-        >>> level_name("spike", 40.0), level_name("spike", 9.0), level_name("creep-16", 40.0)
+        >>> level_name("spike", 40.0), level_name("spike", 7.0), level_name("creep-16", 40.0)
         ('sure', 'likely', 'low')
     """
     group = rule_group(detector)
