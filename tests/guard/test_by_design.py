@@ -180,6 +180,22 @@ def test_growth_over_thousands_of_steps_is_seen_and_bounds_a_rise() -> None:
     assert not late.why(alarm(691))
 
 
+def test_slow_rise_that_is_told_long_after_a_weight_stands_still_is_explained() -> None:
+    """A drift is sure about a hundred rows after it began: here the growth is over by then."""
+
+    def weight(t: int) -> float:
+        return 0.08 * min(t / 400, 1.0)
+
+    def late(risen: float) -> ByDesign:
+        return fed(
+            lambda _: 1.0, lambda t: 2 * weight(t) + risen * (t > 400), until=497,
+            terms=lambda t: (1.0, weight(t)),
+        )  # fmt: skip
+
+    assert late(0.0).why(alarm(385, "drift"))
+    assert not late(0.5).why(alarm(385, "drift"))  # more than it adds
+
+
 @pytest.mark.parametrize("period", [1, 3])
 def test_turns_do_not_explain_a_loss_beyond_all_turns_before(period: int) -> None:
     rng, design = np.random.default_rng(3), ByDesign()

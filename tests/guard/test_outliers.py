@@ -14,6 +14,7 @@ from trimtab.record import RecordBuilder
 
 pytestmark = pytest.mark.torch
 
+RISE = SimpleNamespace(kind="spike")
 QUIET = (2.0 + 0.1 * np.random.default_rng(0).standard_normal(20)).tolist()
 
 
@@ -26,7 +27,7 @@ QUIET = (2.0 + 0.1 * np.random.default_rng(0).standard_normal(20)).tolist()
         ([2.5, 2.55, 2.5], [True] * 3),
         ([2.5, 2.5, 2.0, 2.5], [False] * 4),
         ([2.5, 2.5, float("nan")], [True] * 3),
-        ([1.5, 1.5, 1.5], [True] * 3),  # too good is odd, too
+        ([1.5, 1.5, 1.5], [False] * 3),  # what is easier made no loss rise
     ],
 )
 def test_outliers_in_a_row_need_not_be_as_far(
@@ -34,8 +35,13 @@ def test_outliers_in_a_row_need_not_be_as_far(
 ) -> None:
     monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))
     samples = [(i, i, x) for i, x in enumerate([*QUIET, *ahead])]
-    case: Any = SimpleNamespace(probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0))
+    case: Any = SimpleNamespace(
+        probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0), incident=RISE
+    )
     assert outliers(case, margin=4) == [False] * len(QUIET) + expected
+    if ahead == [1.5] * 3:
+        case.incident = SimpleNamespace(kind="too-good")
+        assert sum(outliers(case, margin=4)) == 3
 
 
 def test_outliers_are_no_batches_that_were_trained_on_long_before_the_onset(
@@ -44,7 +50,9 @@ def test_outliers_are_no_batches_that_were_trained_on_long_before_the_onset(
     for onset, last, found in ((44, 2.0, [20]), (82, 9.0, [41])):
         losses = [*QUIET, 9.0, *QUIET, last]
         samples = [(2 * i, 2 * i + 1, x) for i, x in enumerate(losses)]
-        case: Any = SimpleNamespace(probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0))
+        case: Any = SimpleNamespace(
+            probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0), incident=RISE
+        )
         monkeypatch.setattr(module, "onset_sample", lambda _case, onset=onset: onset)
         assert np.flatnonzero(outliers(case, margin=4)).tolist() == found
 
@@ -83,6 +91,7 @@ def strewn(every: int) -> list[float]:
         (QUIET, strewn(2), 12),
         (QUIET, strewn(5), 0),  # a state that spikes at random, not a window of data
         (QUIET, [9.0, 9.0, 9.0, *strewn(5)], 8),
+        ([], [9.0] * 24, 0),  # where all stand out, nothing does
         ([1.5 * x for x in QUIET], [9.0] * 5, 0),  # the state itself is not what the run had
     ],
 )
@@ -91,5 +100,7 @@ def test_outliers_are_none_where_the_state_is_odd_everywhere(
 ) -> None:
     monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))
     samples = [(i, i, x) for i, x in enumerate([*reference, *ahead])]
-    case: Any = SimpleNamespace(probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0))
+    case: Any = SimpleNamespace(
+        probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0), incident=RISE
+    )
     assert sum(outliers(case, margin=4)) == num_found

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.guard.small_lab import bad_data, bad_lr, guarded
 from trimtab.detectors.contract import Finding
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
-from trimtab.guard.recovery import executor
+from trimtab.guard.recovery import executor, opening, trial_cycle
 from trimtab.guard.recovery.case import Verification
 from trimtab.guard.recovery.events import Event, IncidentInRecord, Standing, StepDone
 from trimtab.guard.recovery.expectation import Expectation
@@ -27,6 +28,7 @@ from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import InForce, RestorePoint
 from trimtab.guard.yardstick.reading import Reading
 from trimtab.lab.scenarios import Scenario
+from trimtab.plan.effects import Effect
 from trimtab.plan.policy import Policy
 from trimtab.plan.trials import Trial
 from trimtab.record import RecordBuilder, RunRecord
@@ -458,6 +460,59 @@ def test_update_names_and_handles_a_level_that_was_accepted_where_it_is_left_alo
     world.handle(ev.ReadingDone(step=40, reading=reading, scale=Expectation(2.0, 0.1, 3.0)))
     assert [line for line in world.said() if "shift of the training loss left alone" in line]
     assert shift.key in world.state.handled
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "before", "times", "alone"),
+    [
+        ("drift", 2.02, 2.0, 0, True),  # within noise: a rise without a jump is as often meant
+        ("spike", 2.02, 2.0, 0, False),
+        ("spike", 2.02, 2.0, 2, True),  # harmless twice before
+        ("spike", 128.9, 128.0, 0, True),  # the same weights cost 64 times as much
+        ("drift", 2.5, 2.0, 2, False),
+    ],
+)
+def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
+    kind: str, now: float, before: float, times: int, alone: bool
+) -> None:
+    world = World(never, bad_batch=never).train(40)
+    found = replace(spike(30, 31), kind=kind)
+    event = StepDone(step=40, row=40, sample=320, loss=2.0, norm=0.2, reads=True)
+    world.state = replace(
+        world.state, open={found.key: found}, wants=ReadingWanted(event, 20), times_left_alone=times
+    )
+    reading = Reading(40, (now, now), 20, (before, before))
+    world.handle(ev.ReadingDone(step=40, reading=reading, scale=Expectation(2.0, 0.1, 3.0)))
+    assert bool([line for line in world.said() if "left alone" in line]) is alone
+
+
+@pytest.mark.parametrize(
+    ("late", "rate", "waits"),
+    [(3.0, 0.1, True), (3.0, 1.0, False), (1.5, 1.0, True), (9.0, 0.1, False)],
+)
+def test_rough_start_is_waited_for_where_it_heals(late: float, rate: float, waits: bool) -> None:
+    record = RecordBuilder("", "test")
+    for t in range(1, 61):
+        loss = 1.0 if t < 3 else 50.0 if t < 22 else 4.0 if t < 41 else late
+        record.add(t, {"loss": loss, "lr": 1.0 if t < 8 else rate})
+    case: Any = SimpleNamespace(
+        incident=SimpleNamespace(onset=3), record=record.build(), seen_step=60, level=1.0,
+        before=SimpleNamespace(lr_cuts=()),
+    )  # fmt: skip
+    assert (opening._wait_for_start(case, 8) is not None) is waits
+
+
+@pytest.mark.parametrize(("size", "nothing"), [(-0.004, True), (-0.5, False)])
+def test_cut_that_ends_no_slow_rise_is_no_cure(size: float, nothing: bool) -> None:
+    effect = Effect(size=size, low=2 * size, high=size / 2, steps=40)
+    cut = Trial(name="LR x 0.5", lr_factor=0.5)
+    case: Any = SimpleNamespace(
+        incident=SimpleNamespace(kind="drift"), repeat="bit-equal", expected=Expectation(1, 0.1, 3),
+        rows=(SimpleNamespace(name=cut.name, effect=effect),),
+    )  # fmt: skip
+    assert trial_cycle._cures_nothing(case, cut) is nothing
+    case.repeat = "different"
+    assert not trial_cycle._cures_nothing(case, cut)
 
 
 def test_suspect_changes_are_told_and_only_a_turned_sign_is_trouble() -> None:

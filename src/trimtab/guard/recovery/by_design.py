@@ -191,6 +191,8 @@ class _Weights:
         """First step at which one is seen to grow; None: none does."""
         self.until: int | None = None
         """Step of its last growth, once it stands still."""
+        self.grown: _Growth | None = None
+        """The one that grows, or was the last to."""
 
     def take(self, step: int, weights: tuple[float, ...]) -> None:
         if weights == self._last and (self.since is None or self.until is not None):
@@ -205,19 +207,19 @@ class _Weights:
             for part, x in zip(self._parts, weights, strict=True):
                 part.take(step, abs(x))
         self._odd, self._last = 0, weights
-        if self.growing(step) is None:
+        total = sum(p.size for p in self._parts)
+        now = next((p for p in self._parts if p.grows(total) and not p.stands(step)), None)
+        if now is None:
             self._end(max((p.step for p in self._parts), default=step))
         elif self.since is None or self.until is not None:
-            self.since, self.until = step, None
-
-    def growing(self, step: int) -> _Growth | None:
-        total = sum(p.size for p in self._parts)
-        found = (p for p in self._parts if p.grows(total) and not p.stands(step))
-        return next(found, None)
+            # it grew before it could be told; a slow rise is of the whole growth
+            self.since, self.until = now.marks[0][0], None
+        self.grown = now or self.grown
 
     def forget_after(self, step: int) -> None:
         if self._parts and any(p.step > step for p in self._parts):
             self._last, self._parts, self.since, self.until = (), [], None, None
+            self.grown = None
 
     def _end(self, step: int) -> None:
         if self.since is not None and self.until is None:
@@ -548,8 +550,7 @@ class ByDesign:
 
     def _more(self, weights: _Weights, first: int) -> _More | None:
         """Return what a weight that grows explains from a step on; None where nothing is known."""
-        part = weights.growing(self._losses[-1][0]) if self._losses else None
-        scale = self._scale(first)
+        part, scale = weights.grown, self._scale(first)
         if part is None or scale is None:
             return None
         level, sigma, descent = scale

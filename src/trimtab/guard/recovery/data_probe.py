@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.diagnosis.probes import DataProbe
+from trimtab.guard.recovery.curves import recorded_curve
+from trimtab.guard.recovery.triage import COUNTED, NO_RISE
 from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.recovery.case import Case
 
-__all__ = ["onset_sample", "outliers", "probe_sample", "summarize_probe"]
+__all__ = ["onset_sample", "outliers", "probe_sample", "recounted", "summarize_probe"]
 
 _ALONE_SIGMA = 6.0
 """Distance from which one batch stands out by itself. Ours."""
@@ -25,6 +27,8 @@ _LEAST_SHARE = 0.04
 """Least distance that counts, share of the unit (see `expectation`)."""
 _FEWEST_TRAINED = 5
 """Batches trained on without trouble from which they set the level; else the run's own does."""
+_ALIKE = 1.6
+"""Most that two factors of the loss differ by, where it is counted otherwise. Ours."""
 _ODD_STATE = 0.15
 """How far the median of the batches trained on without trouble lies above the level of the run,
 from which on the restored state is not what the run had; share of the unit."""
@@ -54,7 +58,9 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     if center - expected.level > _ODD_STATE * expected.unit:
         return none
     noise, least = max(spread, expected.sigma), _LEAST_SHARE * expected.unit
-    far = [abs(x - center) for x in losses]
+    # batches that are easier than the others made no loss rise
+    low = case.incident.kind in NO_RISE
+    far = [abs(x - center) if low else x - center for x in losses]
     alone = [not math.isfinite(x) or x > max(_ALONE_SIGMA * noise, least) for x in far]
     near = [not math.isfinite(x) or x > max(_NEAR_SIGMA * noise, least) for x in far]
     marks = [
@@ -62,11 +68,28 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
         for i, (first, last, _) in enumerate(case.probe_samples)
     ]
     hits = [i for i, mark in enumerate(marks) if mark]
-    if not hits:
+    if not hits or len(hits) == len(marks):  # where all stand out, nothing does
         return none
     # a window of bad data is dense; outliers here and there come from the state
     dense = any(_in_a_row(marks, i) for i in hits) or 3 * len(hits) > hits[-1] - hits[0]
     return marks if dense else none
+
+
+def recounted(case: Case) -> str:
+    """Return what shows that the loop counts the loss otherwise than before; empty for nothing.
+
+    Batches that were trained on without trouble cost as many times more under the state of then as
+    the loss has risen by: neither the data nor the state is to blame.
+    """
+    onset, level = onset_sample(case), case.level
+    trained = [x for first, _, x in case.probe_samples if first < onset and math.isfinite(x)]
+    after = int(case.incident.onset) - 1
+    risen = list(recorded_curve(case.record, after=after, until=case.seen_step).values())
+    if len(trained) < _FEWEST_TRAINED or not risen or not level > 0:
+        return ""
+    now, factor = float(np.median(trained)), float(np.median(risen)) / level
+    alike = now >= COUNTED * level and 1 / _ALIKE < now / level / factor < _ALIKE
+    return f"batches that cost {level:.4g} cost {now:.4g} under the same state" if alike else ""
 
 
 def _in_a_row(marks: Sequence[bool], place: int, *, count: int = 3) -> bool:

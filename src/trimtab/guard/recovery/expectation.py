@@ -47,7 +47,9 @@ class Expectation:
     sigma."""
 
 
-def expected_loss(record: RunRecord, step: int, *, window_rows: int = 64) -> Expectation:
+def expected_loss(
+    record: RunRecord, step: int, *, window_rows: int = 64, onset: float = math.inf
+) -> Expectation:
     """Return what the lineage's rows up to a step let expect of the rows that follow.
 
     The level is the mean of the last rows, or, where they fall by more than their noise, the end of
@@ -59,6 +61,7 @@ def expected_loss(record: RunRecord, step: int, *, window_rows: int = 64) -> Exp
         step: Rows up to it count. Before the first row there is no past: the first losses of the
             record stand in for it.
         window_rows: Rows that level and spread are taken from.
+        onset: First step of the trouble: without a past, the level is that of the rows before it.
 
     Returns:
         The expectation; all NaN where no finite loss is logged.
@@ -73,6 +76,9 @@ def expected_loss(record: RunRecord, step: int, *, window_rows: int = 64) -> Exp
     if not len(losses):
         return Expectation()
     level, sigma = _line(losses)
+    calm = losses[record.step[rows[: len(losses)]] < onset]
+    if not len(before) and len(calm):
+        level = float(calm.mean())
     sigma = max(sigma, _NUMERIC * float(np.abs(losses).max()), float(np.finfo(np.float64).tiny))
     first = column.values[rows[:_FIRST_ROWS]]
     start = max(float(np.median(first[i : i + 3])) for i in range(max(len(first) - 2, 1)))

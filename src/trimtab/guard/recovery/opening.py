@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from statistics import median
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.diagnose import diagnose
@@ -22,6 +23,7 @@ from trimtab.guard.recovery.commands import (
     decision,
     weighed,
 )
+from trimtab.guard.recovery.curves import recorded_curve
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise, sound_lr
@@ -35,10 +37,17 @@ from trimtab.guard.recovery.state import (
     StagedRequest,
     Surveying,
 )
-from trimtab.guard.recovery.triage import EARLY_SIGNS, is_trouble, saturates
+from trimtab.guard.recovery.triage import (
+    COUNTED,
+    EARLY_SIGNS,
+    SLOW_RISES,
+    is_trouble,
+    saturates,
+)
 from trimtab.guard.recovery.trial_cycle import start_probe
 from trimtab.guard.recovery.trial_verdict import reading_of
 from trimtab.guard.state.decisions import is_back
+from trimtab.plan.expected import NEVER_EXPECTED
 from trimtab.plan.expected_steps import chance_of_healing
 from trimtab.plan.ladder import GiveUp, Wait, next_step, now_or_wait
 from trimtab.plan.memory import prefer
@@ -56,6 +65,7 @@ if TYPE_CHECKING:
         StepDone,
         Surveyed,
     )
+    from trimtab.guard.recovery.expectation import Expectation
     from trimtab.guard.recovery.state import RecoveryState
     from trimtab.guard.yardstick.reading import BatchComparison, Reading
     from trimtab.incidents import Incident
@@ -88,6 +98,17 @@ grows no matrix. Ours."""
 _UNREAD = (*EARLY_SIGNS, "after-change")
 """Detectors whose alarms the fixed batches say nothing about."""
 
+_LEFT_ALONE_BEFORE = 2
+"""Times that trouble was left alone, from which noise of the fixed batches is no sign of harm."""
+
+_ROUGH_STEPS, _FEWEST_SINCE = 16, 24
+"""Steps of the run in which a rough start begins, and after which its way back is judged. Ours."""
+_HALVES, _CUT_HALVES = 0.5, 1.0
+"""Share of the excess of the middle third since the onset that is left in the last third, where it
+heals; where the script has halved its rate since, it need not rise. Ours."""
+_LONGEST_WAIT = 4
+"""Times the patience until such a start is looked at again."""
+
 _MOST_PATIENCES = 5
 """Times the patience for which trouble that may heal is waited for, as `supervise` has it. Ours."""
 
@@ -100,11 +121,18 @@ def is_troubled(state: RecoveryState, e: StepDone) -> bool:
     return any(
         has_lasted(state, e, f)
         for f in state.open.values()
-        if f.severity != "info"
+        if not _is_left_alone(state, f)
+        and f.severity != "info"
         and f.key not in state.handled
         and f.end_row is None
         and (f.kind == "non-finite" or not waiting)
     )
+
+
+def _is_left_alone(state: RecoveryState, f: Finding) -> bool:
+    """Whether experiments have shown that no remedy helps against what began so early."""
+    until = max(state.recounted_until, state.slow_until if f.kind in SLOW_RISES else 0)
+    return f.onset < until and f.kind not in NEVER_EXPECTED
 
 
 def has_lasted(state: RecoveryState, e: StepDone, f: Finding) -> bool:
@@ -198,19 +226,25 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         if watch is not None and e.step >= watch.due_step:
             return replace(state, watch=None), ()
         return look_up(state, asked.event) if _alarms(state) else (state, ())
-    found = reading_of(r.losses, r, e.scale, tolerance=state.policy.verify_tolerance)
+    factor = _recounted(r, e.scale)
+    scale = replace(e.scale, sigma=factor * e.scale.sigma, unit=factor * e.scale.unit)
+    found = reading_of(r.losses, r, scale, tolerance=state.policy.verify_tolerance)
     if watch is not None and asked.target_step == watch.target_step:
         return _look_after(state, watch, asked, e.step, r, found)
-    if not _alarms(state):
+    alarms = _alarms(state)
+    if not alarms:
         return _weigh_weights(state, asked, e.step, r, found)
     # Some steps have been done since: a sound state is no worse than the older one at all. What
-    # lies within noise of it is dealt with as if nothing had been read.
-    if found.worse or not found.rise <= 0:
+    # lies within noise of it is dealt with as if nothing had been read, except where waiting is
+    # known to do no harm: after a jump that was left alone before, of a rise without a jump, which
+    # is looked at again soon, and where the loop counts the loss otherwise.
+    slow = all(f.kind in SLOW_RISES for f in alarms)
+    harmless = slow or factor > 1 or state.times_left_alone >= _LEFT_ALONE_BEFORE
+    if found.worse or not (found.rise <= 0 or (harmless and math.isfinite(found.rise))):
         what = "worse" if found.worse else "not better"
         told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
         state, more = look_up(state, replace(asked.event, is_worse=found.worse))
         return state, (told, *more)
-    alarms = _alarms(state)
     wait = max(state.policy.patience_steps, 1)
     watch = LeftAlone(
         keys=frozenset(f.key for f in alarms),
@@ -220,8 +254,15 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         due_step=e.step + wait,
         wait_steps=wait,
     )
-    state = replace(state, handled=state.handled | watch.keys, watch=watch)
+    state = replace(
+        state,
+        handled=state.handled | watch.keys,
+        watch=watch,
+        times_left_alone=state.times_left_alone + 1,
+    )
     why = f"the fixed batches have not got worse: {_told(r, found)}"
+    if factor > 1:
+        why += f"; the loss is counted differently, x {factor:.3g} for the same weights"
     what = ", ".join(sorted({f.kind for f in alarms}))
     return state, (
         decision(e.step, "leave alone", why, tuple(f.text for f in alarms)[:6]),
@@ -255,6 +296,17 @@ def _look_after(
     over = wait > state.policy.verify_steps
     again = replace(watch, due_step=step + wait, wait_steps=wait)
     return replace(state, watch=None if over else again), ()
+
+
+def _recounted(r: Reading, scale: Expectation) -> float:
+    """Return by what the loop now multiplies the loss that the older state had; 1: it does not.
+
+    The batches are copies, and the weights those of then: only the loop itself can have changed.
+    """
+    if r.sigma is not None or not scale.level > 0:
+        return 1.0
+    factor = r.base_mean / scale.level
+    return factor if COUNTED <= factor < math.inf else 1.0
 
 
 def _mean(losses: tuple[float, ...]) -> float:
@@ -373,7 +425,7 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
         due=bool(due := _why_due(state, asked.event, case, situation)),
         heals=_heals(state, asked.found, situation.lasted),
     )
-    ahead = next_step(situation)
+    ahead = _wait_for_start(case, state.policy.patience_steps) or next_step(situation)
     if isinstance(ahead, Wait):
         state = replace(state, wait_until=ahead.until_step)
         waits = decision(e.step, "wait", ahead.reason)
@@ -411,6 +463,28 @@ def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str
         "the run would end here": e.last,
     }
     return next((why for why, holds in reasons.items() if holds), "")
+
+
+def _wait_for_start(case: Case, patience: int) -> Wait | None:
+    """Return a wait where a rough start is on its way back; None where it is not."""
+    if case.incident.onset > _ROUGH_STEPS:
+        return None
+    curve = recorded_curve(case.record, after=int(case.incident.onset) - 1, until=case.seen_step)
+    since = list(curve.values())
+    third = len(since) // 3
+    if len(since) < _FEWEST_SINCE or not all(math.isfinite(x) for x in since[third:]):
+        return None
+    before, now = (median(x) - case.level for x in (since[third:-third], since[-third:]))
+    rates = [lr_at(case.record, t, case.before.lr_cuts) for t in curve]
+    cut = max(rates) >= 2 * rates[-1] > 0
+    if now > (_CUT_HALVES if cut else _HALVES) * max(before, 0.0):
+        return None
+    until = case.seen_step + min(max(third, 1), _LONGEST_WAIT * max(patience, 1))
+    why = ", and the script has cut its rate since" if cut else ""
+    return Wait(
+        until_step=until,
+        reason=f"the rough start heals: {before:+.3g}, then {now:+.3g} from where it began{why}",
+    )
 
 
 def _heals(state: RecoveryState, found: IncidentInRecord, lasted: int) -> float:
@@ -462,7 +536,7 @@ def _case(asked: Surveying, e: Surveyed) -> Case:
             jump.before if jump else approach.lr_sound or sound_lr(record, base.step, now, cuts)
         ),
         lr_sound=approach.lr_sound,
-        expected=expected_loss(record, base.step),
+        expected=expected_loss(record, base.step, onset=approach.first_sign),
         before=e.standing.in_force,
         lr_jump=jump,
         recurrences=approach.recurrences,

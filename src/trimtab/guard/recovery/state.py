@@ -287,6 +287,12 @@ class RecoveryState:
     """A reading that is waited for; until it is there, no step is done."""
     watch: LeftAlone | None = None
     """Trouble that was left alone, as long as it is looked after."""
+    times_left_alone: int = 0
+    """How often the fixed batches had not got worse, and trouble was left alone."""
+    slow_until: int = 0
+    """Step up to which a slow rise is left alone: a replay repeated it, and no cut was better."""
+    recounted_until: int = 0
+    """Step up to which a rise is left alone: the loop counts the loss otherwise."""
     left: LeftCase | None = None
     """What the last case that was left without a remedy has shown."""
     times_stood_down: int = 0

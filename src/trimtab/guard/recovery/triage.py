@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from trimtab.record import RunRecord
 
 __all__ = [
+    "COUNTED",
     "EARLY_SIGNS",
     "NO_RISE",
+    "SLOW_RISES",
     "explained_by",
     "find_incident",
     "is_trouble",
@@ -51,6 +53,10 @@ _ACTED_ON = frozenset(
 """Kinds of ours that may lead to a rollback. Other kinds ask for a person: going back does not help
 a model that overfits, or a setting that somebody changed on purpose. Kinds of a user's own
 detectors may, too."""
+COUNTED = 4.0
+"""Times the loss of before, of the same state, from which the loop counts it otherwise. Ours."""
+SLOW_RISES = ("drift", "divergence")
+"""Kinds of a rise of the loss without a jump: what makes it may as well be meant."""
 _READ_NOW_AND_THEN = ("held-out-worse",)
 """Kinds of signals that few rows have: their onset is the row after the last good reading."""
 NO_RISE = frozenset(("memorised", "too-good", "plateau", "overfitting", "never-learns"))

@@ -42,6 +42,7 @@ from trimtab.guard.recovery.data_probe import (
     onset_sample,
     outliers,
     probe_sample,
+    recounted,
     summarize_probe,
 )
 from trimtab.guard.recovery.events import IncidentInRecord, StepDone
@@ -69,7 +70,7 @@ from trimtab.guard.recovery.state import (
     StartingProbe,
     StartingTrial,
 )
-from trimtab.guard.recovery.triage import saturates, speaks_of_trial
+from trimtab.guard.recovery.triage import SLOW_RISES, saturates, speaks_of_trial
 from trimtab.guard.recovery.trial_table import read_case, with_row
 from trimtab.guard.recovery.trial_verdict import (
     conclude_trial,
@@ -397,6 +398,11 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
     if asked.after_probe:
         case = replace(case, low_precision=e.standing.low_precision)
         state = replace(state, case=case)
+        said = recounted(case)
+        if said:
+            until = case.seen_step + state.policy.verify_steps
+            state = replace(state, recounted_until=until)
+            return _leave_alone(state, case, f"the loss is counted differently: {said}", e.step)
     situation = situation_of(state, case, e.standing, e.oldest_step)
     step = next_step(situation)
     if isinstance(step, GoBack | GiveUp) and case.asks:
@@ -416,6 +422,12 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
         return state, (*sums, *more)
     if isinstance(step, GiveUp):
         step = _least_bad(case, step)
+    if isinstance(step, Commit) and _cures_nothing(case, step.trial):
+        reason = (
+            f"the replay repeats the slow rise, and {step.trial.name} is no better beyond noise"
+        )
+        state = replace(state, slow_until=case.seen_step + state.policy.verify_steps)
+        return _leave_alone(state, case, reason, e.step)
     compared = _comparison(case, step, e.step)
     if isinstance(step, Commit):
         state, more = _take_up(state, case, step, e)
@@ -463,6 +475,26 @@ def _within_budget(
     if held:
         return Commit(trial=case.tried[held[-1].name], reason=f"{held[-1].name} held; {spent}")
     return GiveUp(reason=f"no trial held (tried: {', '.join(case.tried)}); {spent}")
+
+
+def _leave_alone(state: RecoveryState, case: Case, reason: str, now: int) -> Result:
+    """Go on from the restore point with nothing kept, and say why."""
+    ending = Wait(until_step=case.seen_step, reason=reason)
+    state, more = _leave(state, case, ending)
+    told = decision(now, "leave alone", reason)
+    return state, (*_comparison(case, ending, now), told, detail(f"left alone: {reason}"), *more)
+
+
+def _cures_nothing(case: Case, trial: Trial) -> bool:
+    """Whether a cut ends no slow rise: the unchanged replay repeats it, and is hardly worse.
+
+    Paired losses differ a little with any rate; less than the noise of a step is no cure.
+    """
+    slow = case.incident.kind in SLOW_RISES and case.repeat == "bit-equal"
+    effect = next((r.effect for r in case.rows if r.name == trial.name), None)
+    if not slow or effect is None or "lower-lr" not in trial.arms:
+        return False
+    return not (effect.high < 0 and effect.size < -case.expected.sigma)
 
 
 def _least_bad(case: Case, step: GiveUp) -> Commit | GiveUp:
