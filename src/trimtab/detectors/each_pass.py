@@ -52,11 +52,16 @@ def told_once(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, 
         onsets = {f.onset_row for f in spikes.values() if f.severity != "info"}
         teeth = _teeth(sorted(onsets))
         if teeth:
-            rises = [f for f in alarms if f.kind in KINDS and _at_a_tooth(f, teeth)]
-            notes |= {id(f): "" for f in rises}
-            added.append(
-                _equal_distances(record, teeth, [spikes[f.key] for f in rises if f.key in spikes])
-            )
+            # What is critical stays told: the order of the data does not make a run diverge.
+            rises = [
+                f
+                for f in alarms
+                if f.kind in KINDS and f.severity == "warning" and _at_a_tooth(f, teeth)
+            ]
+            of_them = [spikes[f.key] for f in rises if f.key in spikes]
+            if len(of_them) >= LEAST_SHARE * LEAST_TEETH:
+                notes |= {id(f): "" for f in rises}
+                added.append(_equal_distances(record, teeth, of_them))
     told = (
         replace(f, severity="info", text=f.text + notes[id(f)]) if id(f) in notes else f
         for f in findings

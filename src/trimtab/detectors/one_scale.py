@@ -117,7 +117,7 @@ def _rescaled(record: RunRecord, attempt: int) -> Rescaled | None:
         # Noise may hide a part of the factor in any one row.
         step[1:] = np.log(both[:, 1:] / both[:, :-1]).min(axis=0)
     step[:BEFORE], step[len(rows) - AFTER + 1 :] = -math.inf, -math.inf
-    for at in np.argsort(-step, kind="stable")[:8].tolist():
+    for at in np.lexsort((-step,))[:8].tolist():
         if not step[at] >= 0.5 * math.log(LEAST_FACTOR):
             break
         if (factor := _factor(both, at)) is not None:
