@@ -72,7 +72,8 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         text=(
             "compute the loss in eval mode on samples of the training set and on samples never"
             " trained on: seen near 0 means learned by heart, unseen above its lowest means"
-            " overfitting, both low means that targets leak or the loss changed"
+            " overfitting, both low means that targets leak or the loss changed, seen far above the"
+            " training loss means that the evaluation differs from training"
         ),
         cost="some forward passes",
         otherwise="both as before",
@@ -80,6 +81,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "memorised-data": "seen near 0",
             "overfitting": "unseen rises",
             "leaked-targets": "both low",
+            "evaluation-differs": "seen far above the training loss",
         },
     ),
     Experiment(
@@ -128,11 +130,15 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         id="data-ledger",
         text=(
             "compare the sample ids fed from {before} on with all that were fed before: repeats"
-            " mean the data order"
+            " mean the data order, and so does one order in each pass"
         ),
         cost="minutes, no GPU",
         otherwise="no repeats",
-        predicts={"repeated-data": "repeats", "data-order-not-restored": "repeats at the resume"},
+        predicts={
+            "repeated-data": "repeats",
+            "data-order-not-restored": "repeats at the resume",
+            "data-order": "the same order in each pass",
+        },
         kinds=frozenset(
             {
                 "repeated-data",
