@@ -217,7 +217,8 @@ def next_step(s: Situation) -> NextStep:
         if result is None:
             if spent:
                 break
-            if not held and not is_ordered(s) and not worth.get(_arm_of(trial), True):
+            weighed = not held and not is_ordered(s) and s.policy.bisect != "always"
+            if weighed and not worth.get(_arm_of(trial), True):
                 continue  # it is expected to cost more than it recovers
             return trial
         # It separates causes and can never be kept, so whether it held does not end the search.

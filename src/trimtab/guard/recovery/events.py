@@ -67,8 +67,8 @@ class StepDone:
     """Recoveries in a row that did not hold."""
     reads: bool = False
     """Whether the yardstick can be read."""
-    is_worse: bool = False
-    """Whether the fixed batches are worse than under an older state, where they were read."""
+    is_worse: bool | None = None
+    """Whether the fixed batches are worse than under an older state; None: they were not read."""
     script_lr: float = math.nan
     """Rate that the script asks for in the next step; NaN where nothing depends on it."""
     scheduled: bool = False

@@ -456,7 +456,8 @@ def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str
     """Return why waiting is no choice; empty where it is."""
     stays = s.saturating or s.returning or s.lr_jump_step is not None or bool(s.changed)
     reasons = {
-        "the fixed batches have got worse": e.is_worse,
+        "the fixed batches have got worse": e.is_worse is True,
+        "no fixed batches show that waiting does no harm": e.is_worse is None,
         "it is critical": case.incident.severity == "critical" or s.nonfinite,
         "what it may come from stays": stays,
         "it lasts": s.lasted >= _MOST_PATIENCES * max(state.policy.patience_steps, 1),
