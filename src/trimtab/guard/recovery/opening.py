@@ -243,7 +243,8 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     if found.worse or not (found.rise <= 0 or (harmless and math.isfinite(found.rise))):
         what = "worse" if found.worse else "not better"
         told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
-        state, more = look_up(state, replace(asked.event, is_worse=found.worse))
+        # what lies within noise shows neither: that waiting does no harm is not known
+        state, more = look_up(state, replace(asked.event, is_worse=found.worse or None))
         return state, (told, *more)
     wait = max(state.policy.patience_steps, 1)
     watch = LeftAlone(
