@@ -64,7 +64,8 @@ OWN_FILES = shutil.ignore_patterns(".result", ".out", ".err")
 FAILURES = frozenset(("silent", "lost", "crashed-training", "traceback", "hang"))
 
 _TOLD = re.compile(
-    r"degraded|not judged|not saved|not recorded|not written|cannot be written|\blost\b|\bfault",
+    r"degraded|not judged|not saved|not recorded|not written|cannot be written"
+    r"|(?<!expected steps )\blost\b|\bfault",
     re.I,
 )
 _PASSED_OVER = re.compile(r"cannot be|could not be|damaged|not whole|passed over|unreadable", re.I)
