@@ -386,7 +386,7 @@ SIGNALS: tuple[Signal, ...] = (
         name="weight_jump",
         unit="1",
         bad="up",
-        doc="Growth of the norm of a matrix since the last reading, where updates do not explain it.",
+        doc="Growth of the norm of a matrix since the last reading that no update explains.",
     ),
     Signal(
         name="loss_step_std",

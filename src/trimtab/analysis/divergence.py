@@ -265,8 +265,9 @@ def find_partings(a: Floats, b: Floats, *, skip: int = 0) -> tuple[tuple[Parting
 def apart_at_end(a: Floats, b: Floats, *, skip: int = 0) -> int | None:
     """Return the row from which two signals stay apart beyond noise to their end, or None.
 
-    Of fewer than `MIN_ROWS` rows, or of up to `_FEW_ROWS` whose blocks tell nothing, the last third must lie on one side, its middle by 5 times the
-    noise of a gap, which is what the gap does from row to row, but for its largest step.
+    Of fewer than `MIN_ROWS` rows, or of up to `_FEW_ROWS` whose blocks tell nothing, the last third
+    must lie on one side, its middle by 5 times the noise of a gap, which is what the gap does from
+    row to row, but for its largest step.
 
     Args:
         a: float64 [n], values of the one run at common steps.

@@ -137,7 +137,8 @@ def _title(events: Sequence[Event], record: RunRecord | None) -> str:
         told = end.data.get("why" if end.event == "gave-up" else "reason")
         reason = f": {md(told)}" if told else ""
         facts.append(
-            f"{'ended' if end.event == 'end' else 'given up'} at step {number(end.data.get('final_step', end.step))}{reason}"
+            f"{'ended' if end.event == 'end' else 'given up'} at step"
+            f" {number(end.data.get('final_step', end.step))}{reason}"
         )
     elif events:
         facts.append(f"no end is recorded; last event at step {number(events[-1].step)}")

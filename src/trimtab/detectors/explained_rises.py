@@ -24,7 +24,8 @@ begins there is a note if every stage since has its highest losses first, and we
 
 **A round**: see `recurring`.
 
-Blind to a rate that is not logged and restarts at unequal distances. A rise that does not heal stays an alarm.
+Blind to a rate that is not logged and restarts at unequal distances. A rise that does not heal
+stays an alarm.
 """
 
 import math

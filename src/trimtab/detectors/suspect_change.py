@@ -1,11 +1,11 @@
 """Changes that few recipes make, as a guard's ledger of settings records them: notes by themselves.
 
-Each may be meant (layers in turn, a curriculum, a second warm-up), so it is told, and acted on
-only where trouble follows; a turned sign alone is a warning. They often show in no loss: batches of
+Each may be meant (layers in turn, a curriculum, a second warm-up), so it is told, and acted on only
+where trouble follows; a turned sign alone is a warning. They often show in no loss: batches of
 another scale (batch norm takes them in, and the model is of no use for others), a loss whose sign
 has turned (it falls), most parameters frozen (it stays where it is), a rate far beyond all that the
-run has had, a matrix that grew by no update. Each is a signal of its own, recorded where it begins, and as 1 where it is over; a
-note that lasts is closed after `watch_rows`.
+run has had, a matrix that grew by no update. Each is a signal of its own, recorded where it begins,
+and as 1 where it is over; a note that lasts is closed after `watch_rows`.
 """
 
 import math

@@ -310,7 +310,7 @@ def control_held_apart(f: Features) -> float:
 
 
 def exact_machine(f: Features) -> float:
-    """Replays of calm steps repeat each other bit for bit, or far closer than the trouble is large."""
+    """Replays of calm steps repeat each other bit for bit, or far closer than the trouble is."""
     return yes(f.control is not None and f.control.counts)
 
 

@@ -102,7 +102,7 @@ def believed_sign(incident: Incident) -> tuple[float, float | None]:
 
 
 def _is_under_way(f: Finding, incident: Incident) -> bool:
-    """Whether values were not finite from there up to the onset: the same event, not one of many."""
+    """Whether values were not finite from there up to the onset: one event, not one of many."""
     last = incident.onset_row if f.end_row is None and not f.closed else f.end_row
     return f.kind == "non-finite" and last is not None and last >= incident.onset_row
 

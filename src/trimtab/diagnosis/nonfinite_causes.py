@@ -125,7 +125,7 @@ NONFINITE: tuple[CauseEntry, ...] = (
                 "exact",
                 e.exact_machine,
                 -4.0,
-                "replays of calm steps agree bit for bit, or far more closely than this, so it is not"
+                "replays of calm steps agree bit for bit, or far better than this, so it is not"
                 " the order of sums",
             ),
             EvidenceRule("control-failed", e.control_failed, -6.0, say.CONTROL_FAILED),

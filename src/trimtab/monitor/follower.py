@@ -7,9 +7,9 @@ by a few rows, or calls a spike unrecovered, changes the incident and does not m
 Incidents on other topics at the same rows (a frozen signal beside a divergence) stay others.
 
 What the rows up to it show is told at once. A rule in hindsight says nothing of the last rows, and
-what only it says may be gone with the next ones: it is told when it has stood for `settling_rows`, or
-when no row comes any more. So the same is said in the end as of the finished log, each part as soon
-as its rule has the rows it needs.
+what only it says may be gone with the next ones: it is told when it has stood for `settling_rows`,
+or when no row comes any more. So the same is said in the end as of the finished log, each part as
+soon as its rule has the rows it needs.
 """
 
 import hashlib

@@ -3,9 +3,9 @@
 own[rank] = time to fetch its batch + time of its forward pass, seconds of the host
 
 The backward pass ends together on all ranks, so the time of a whole step is the same everywhere and
-names nobody. Medians over `_WINDOW` steps are compared; what two windows in a row show is told once.
-Blind to a device that is slow while its host runs ahead, and within layouts whose forward pass has
-collectives (FSDP, tensor parallel): there the time to fetch is what is left.
+names nobody. Medians over `_WINDOW` steps are compared; what two windows in a row show is told
+once. Blind to a device that is slow while its host runs ahead, and within layouts whose forward
+pass has collectives (FSDP, tensor parallel): there the time to fetch is what is left.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ __all__ = ["PaceShare", "RankPace"]
 _WINDOW = 32
 """Steps of one comparison. Ours."""
 _SLOWER, _SHARE = 1.25, 0.1
-"""A rank is slow from so many times the usual own time on, where that is so much of a step. Ours."""
+"""A rank is slow from so many times the usual own time on, if that is so much of a step. Ours."""
 _STARVED = 0.25
 """Share of a step spent fetching, on the usual rank, from which training waits for data. Ours."""
 _DRIFTED = 1.1
@@ -95,8 +95,8 @@ class RankPace:
         names = ", ".join(map(str, sorted(again)))
         text = (
             f"rank {names} {'is' if len(again) == 1 else 'are'} slow: rank {worst} fetches for"
-            f" {number(float(data[worst]))} s and goes forward for {number(float(forward[worst]))} s,"
-            f" the usual rank {number(float(np.median(data)))} s and"
+            f" {number(float(data[worst]))} s and goes forward for"
+            f" {number(float(forward[worst]))} s, the usual rank {number(float(np.median(data)))} s and"
             f" {number(float(np.median(forward)))} s; all wait for about"
             f" {float(over[worst]) / step:.0%} of a step"
         )

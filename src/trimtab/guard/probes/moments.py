@@ -353,7 +353,7 @@ def checksum_of_copies(parameters: Iterable[torch.Tensor]) -> float:
 
 
 class UpdateProbe:
-    """L2 norm of what an optimizer step really changed, and matrices that something else changed."""
+    """L2 norm of what an optimizer step really changed, and matrices that others changed."""
 
     def __init__(self, parameters: Iterable[torch.Tensor], num_ranks: int) -> None:
         """Watch these parameters."""

@@ -17,8 +17,8 @@ what is known of such places:
 * of turns, the range of the turns before.
 
 Then it is an alarm after all. A rate beyond all that were in force explains nothing, nor does
-anything here a value that is not finite. After a restart of the process what is known is built again
-from the rows and from the changes of factors and parameters, which checkpoints hold.
+anything here a value that is not finite. After a restart of the process what is known is built
+again from the rows and from the changes of factors and parameters, which checkpoints hold.
 """
 
 from __future__ import annotations
