@@ -64,8 +64,8 @@ class SettingsReader:
         self._held: dict[str, Values] = {}
         self._holding: tuple[object, ...] = ()
         """Fingerprint with all that is held in force."""
-        self.overwritten: set[str] = set()
-        """Of what is held, that the loop has set otherwise since this was last emptied."""
+        self.overwritten: dict[str, Values] = {}
+        """Of what is held, to what the loop has set it since this was last emptied."""
         self._hook: RemovableHandle | None = None
         self.find()
 
@@ -186,7 +186,7 @@ class SettingsReader:
         now = self.read()
         for name, values in self._held.items():
             if now.get(name) != values:
-                self.overwritten.add(name)
+                self.overwritten[name] = now.get(name, ())
                 self.write(name, values)
         self._holding = self.fingerprint()
 
