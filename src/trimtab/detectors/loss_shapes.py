@@ -76,7 +76,7 @@ LOW_SHARE = 0.12
 """Of the level; the cut of a rate brings a language model down by some 5 %. Ours."""
 SLOW_LOW_SHARE = 0.3
 """The same for a fall over more than two blocks: healthy runs have bends. Ours."""
-VALIDATED_LOW_SHARE = 0.3
+VALIDATED_LOW_SHARE = 0.2
 """The same where validation is logged and does not fall along. Ours."""
 LOW_SIGMA = 10.0
 LOW_FIRST = 1 / 3
