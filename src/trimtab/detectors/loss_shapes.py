@@ -76,8 +76,8 @@ LOW_SHARE = 0.12
 """Of the level; the cut of a rate brings a language model down by some 5 %. Ours."""
 SLOW_LOW_SHARE = 0.3
 """The same for a fall over more than two blocks: healthy runs have bends. Ours."""
-VALIDATED_LOW_SHARE = 0.2
-"""The same where validation is logged and does not fall along. Ours."""
+VALIDATED_LOW_SHARE = 0.28
+"""The same where validation is logged and does not fall along. Chosen on everyday seeds 0-9."""
 LOW_SIGMA = 10.0
 LOW_FIRST = 1 / 3
 """Of the rows; before it a run still finds its way down. Ours."""
