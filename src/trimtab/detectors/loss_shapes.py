@@ -374,6 +374,9 @@ def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
     for k in range(int(num * LOW_FIRST), num - 4):
         fits: _Fits | None = None
         level = median(c.y[k - 4 : k])
+        # Down from the top of a spike is no fall of what was learned.
+        if median(c.y[k - 2 : k]) > (1 + LOW_SHARE / 2) * median(c.y[max(0, k - 10) : k - 2]):
+            continue
         for width in (1, 2, max(3, num // 10), int(num * LOW_SPAN) // 2, int(num * LOW_SPAN)):
             end = k + width
             if end + 3 > num:
