@@ -55,6 +55,8 @@ def main() -> None:
             kept.append(bytearray(b"x") * (1 << 20))
         if name == "nan" and step >= int(at) and options.lr >= 1e-3:
             loss = math.nan
+        if name == "raise" and step >= int(at) and options.lr >= 1e-3:
+            raise RuntimeError(f"Loss is not finite (loss=nan) at step {step}. Stopping training.")
         sys.stdout.write(f"step {step} loss {loss:.5f} lr {rate:g}\n")
         sys.stdout.flush()
         if name and step == int(at):
@@ -88,6 +90,10 @@ def happen(name: str, folder: Path, step: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif name == "wait":
         time.sleep(600)
+    elif name == "work":
+        began = time.monotonic()
+        while time.monotonic() < began + 4:
+            pass
     elif name == "pause":  # until the test has seen what it waits for
         while not (folder / "go").exists():
             time.sleep(0.02)

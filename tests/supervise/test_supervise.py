@@ -118,6 +118,16 @@ def test_a_hang_is_found_by_the_steps_and_the_stack_is_written_down(run: Run, fa
         assert (stack["state"], stack["odd"]) == ("T", True)
 
 
+@pytest.mark.slow
+def test_a_silent_end_that_works_is_no_hang_and_one_that_waits_is(run: Run) -> None:
+    limits = ("--hang-after", "2", "+--lr", "+1e-3", "+--steps", "+60", "+--fault")
+    work = run(*limits, "+work@60")
+    assert (work.returncode, run.events("hang")) == (0, [])
+    shutil.rmtree(run.job)
+    run(*limits, "+wait@60")
+    assert "none of its processes here works" in str(run.events("hang")[0]["why"])
+
+
 @pytest.mark.parametrize(
     ("fault", "line"),
     [pytest.param("code@35", "KeyError", marks=pytest.mark.slow), ("oom@35", "OutOfMemory")],
@@ -374,6 +384,14 @@ def numeric(run: Run, mode: str, *options: str) -> subprocess.CompletedProcess[b
     )
     job = ("+--fault", "+nan@150", "+--steps", "+1200", "+--sleep", "+0.006", "+--lr", "+1e-3")
     return run("--policy", str(policy), *job, *options)
+
+
+@pytest.mark.slow
+def test_a_trainer_that_ends_at_nan_without_a_row_of_it_goes_back(run: Run) -> None:
+    done = numeric(run, "act", "+--fault", "+raise@55", "+--steps", "+200")
+    assert done.returncode == 0
+    assert [start[1] for start in run.starts] == ["0", "50"]
+    assert done.stdout.splitlines()[-2].endswith(b"lr 0.0005")
 
 
 @pytest.mark.slow
