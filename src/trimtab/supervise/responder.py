@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from trimtab.analysis.account import RunAccount
 from trimtab.plan.policy import Policy
 from trimtab.record import RunRecord

@@ -33,6 +33,7 @@ from trimtab.supervise.kernel_log import kernel_lines
 from trimtab.supervise.memory import HostMemory
 from trimtab.supervise.notes import SupervisorNotes
 from trimtab.supervise.numeric import Judged, NumberJudge, NumericAnswer, answer_numbers
+from trimtab.supervise.pace import StepPace
 from trimtab.supervise.processes import (
     FOLDER_NAME,
     become_subreaper,
@@ -42,7 +43,6 @@ from trimtab.supervise.processes import (
 )
 from trimtab.supervise.progress import LogProgress, Seen, section_of
 from trimtab.supervise.responder import Responder
-from trimtab.supervise.pace import StepPace
 from trimtab.supervise.resume import (
     Restore,
     find_framework,
