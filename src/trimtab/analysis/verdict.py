@@ -19,6 +19,7 @@ from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
 from trimtab.chronicle.coverage import Coverage
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
+from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
 from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -221,6 +222,8 @@ def _too_little(
         return f"{record.num_loss_rows} train losses, fewer than {MIN_RECORDS}"
     if coverage is not None and not coverage.whole:
         return coverage.text()
+    if partly := next((n for n in record.notes if n.startswith(PARTLY)), ""):
+        return partly
     if test is None:
         return "no self-test was made"
     if test.failing:

@@ -15,6 +15,7 @@ from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
+from trimtab.readers.writers import WRITERS_NOTE, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 
 if TYPE_CHECKING:
@@ -293,6 +294,14 @@ def _draft(key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape]) 
     if not finite.all():
         rows = rows.keep(finite)
         draft = _Draft(key, name, rows, others)
+    if draft.position.axis == "step":
+        loss = rows.columns["signal", key]
+        written = np.where(loss.present, loss.values, np.nan)
+        beside = other_writers(draft.position.place, written)
+        if beside.any():
+            rows = rows.keep(~beside)
+            rows.notes.append(WRITERS_NOTE.format(rows=counted(int(beside.sum()), "row")))
+            draft = _Draft(key, name, rows, others)
     return _without_placeholders(draft, key, name, others)
 
 
