@@ -90,9 +90,7 @@ def test_many_rows_at_once_are_the_same_as_one_by_one(
 @pytest.mark.parametrize("detector", WHOLE, ids=lambda d: d.name)
 @settings(max_examples=65)
 @given(data=st.data())
-def test_many_rows_at_once_on_more_rows(
-    detector: WholeDetector[Any], data: st.DataObject
-) -> None:
+def test_many_rows_at_once_on_more_rows(detector: WholeDetector[Any], data: st.DataObject) -> None:
     whole_is_stepped(detector, data)
 
 
