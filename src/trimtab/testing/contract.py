@@ -138,7 +138,7 @@ def count_false_alarms(
     values = np.full((num_rows, len(judge.signals)), np.nan)
     column = judge.signals.index(case.signal)
     values[:, column] = make_quiet(case.signal, num_rows, seed, noise=noise, curve=curve)
-    rows = Rows(index, index + 1.0, values, ~np.isnan(values))
+    rows = Rows(index, (index + 1).astype(np.float64), values, ~np.isnan(values))
     return len(_alarms(judge.update_rows(judge.start(), rows)[1]))
 
 
