@@ -75,6 +75,7 @@ __all__ = [
     "ask",
     "ask_of_weights",
     "asks_first",
+    "case_of",
     "decide",
     "examine",
     "has_lasted",
@@ -418,7 +419,7 @@ def examine(state: RecoveryState, asked: Opening, e: RestorePointFound) -> Resul
 
 def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     """Wait, give up, or go back and begin to look at the data ahead."""
-    case = _case(asked, e)
+    case = case_of(asked, e)
     # asked before anything is reported: while it waits, the alarm stays unhandled and comes again
     situation = situation_of(state, case, e.standing, e.oldest_step)
     situation = replace(
@@ -490,14 +491,11 @@ def _wait_for_start(case: Case, patience: int) -> Wait | None:
 
 
 def _heals(state: RecoveryState, found: IncidentInRecord, lasted: int) -> float:
-    """Return how likely an incident passes by itself until the next look.
-
-    What has lasted for so long lasts as long again as often as not; that it does so at all is said
-    by its causes.
-    """
+    """Return how likely an incident passes by itself until the next look."""
     causes = diagnose(found.record, found.incident, earlier=state.incidents).causes
     soon = max(state.policy.patience_steps, 1)
-    return chance_of_healing({c.cause: c.confidence for c in causes}) * soon / (lasted + soon)
+    confidence = {c.cause: c.confidence for c in causes}
+    return chance_of_healing(confidence, lasted=lasted, soon=soon)
 
 
 def _ask_first(
@@ -522,7 +520,8 @@ def _ask_first(
     return state, (*commands, *more)
 
 
-def _case(asked: Surveying, e: Surveyed) -> Case:
+def case_of(asked: Surveying, e: Surveyed) -> Case:
+    """Return the case that is opened from a state that was found."""
     approach, base = asked.approach, asked.base
     record, incident = asked.found.record, asked.found.incident
     cuts, jump = e.standing.in_force.lr_cuts, approach.lr_jump
