@@ -121,6 +121,7 @@ def test_the_last_hidden_state_is_measured_with_compile_and_without(
 ) -> None:
     s = make(dropout=0.0)
     by_hand: list[float] = []
+    numbers = 0
     model: Any = s.model if backend is None else torch.compile(s.model, backend=backend)
     bare = s.model
     guard = Guard(
