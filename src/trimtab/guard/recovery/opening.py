@@ -470,7 +470,8 @@ def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str
 
 def _wait_for_start(case: Case, patience: int) -> Wait | None:
     """Return a wait where a rough start is on its way back; None where it is not."""
-    if case.incident.onset > _ROUGH_STEPS:
+    # a loss below that of the first rows says nothing of attention that saturates
+    if case.incident.onset > _ROUGH_STEPS or saturates(case.incident):
         return None
     curve = recorded_curve(case.record, after=int(case.incident.onset) - 1, until=case.seen_step)
     since = list(curve.values())
