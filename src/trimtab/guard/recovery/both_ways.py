@@ -124,9 +124,11 @@ def hear_reading(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> 
     speed = fell / steps
     if first:
         return replace(state, suspected=replace(s, speed=speed, losses=r.losses)), ()
-    # lower rates gain in the short run whatever is better in the end: here the run has to get worse
-    most = 0.0 if s.finding.detector == "rate-beyond-peak" else _SPEED * s.speed
-    slower = speed < min(most, s.speed)
+    slower = speed < min(_SPEED * s.speed, s.speed)
+    if s.finding.detector == "rate-beyond-peak":
+        # lower rates gain in the short run whatever is better in the end: only where nothing more
+        # is learned
+        slower = fell < state.policy.verify_tolerance * e.scale.unit
     said = f"the fixed batches fall by {speed:.3g} in a step since, by {s.speed:.3g} before"
     if not slower and s.looks + 1 < _LOOKS:
         due = e.step + _wait_steps(state, s.finding)

@@ -102,6 +102,10 @@ _UNREAD = (*EARLY_SIGNS, "after-change")
 _LEFT_ALONE_BEFORE = 2
 """Times that trouble was left alone, from which noise of the fixed batches is no sign of harm."""
 
+_ADDED = 0.75
+"""Share of the rise of the loss, by which the same weights cost more than when they were trained,
+from which the rise is of the loss and not of the weights. Ours."""
+
 _ROUGH_STEPS, _FEWEST_SINCE = 16, 24
 """Steps of the run in which a rough start begins, and after which its way back is judged. Ours."""
 _HALVES, _CUT_HALVES = 0.5, 1.0
@@ -240,7 +244,10 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     # known to do no harm: after a jump that was left alone before, of a rise without a jump, which
     # is looked at again soon, and where the loop counts the loss otherwise.
     slow = all(f.kind in SLOW_RISES for f in alarms)
-    harmless = slow or factor > 1 or state.times_left_alone >= _LEFT_ALONE_BEFORE
+    # the older weights cost as much more now: what is added to the loss is no state's doing
+    more, risen = r.base_mean - scale.level, asked.event.loss - scale.level
+    added = r.sigma is None and more >= _ADDED * risen > 0
+    harmless = slow or added or factor > 1 or state.times_left_alone >= _LEFT_ALONE_BEFORE
     if found.worse or not (found.rise <= 0 or (harmless and math.isfinite(found.rise))):
         what = "worse" if found.worse else "not better"
         told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
@@ -397,7 +404,12 @@ def _approach(
 
 
 def _first_step(incident: Incident) -> int:
-    """Return the first sign of an incident; a rate that came back, which is a note, is none."""
+    """Return the first sign of an incident; a rate that came back, which is a note, is none.
+
+    Nor is anything before a change of a setting since which the loss has risen.
+    """
+    if any(f.detector == "after-change" and f.onset == incident.onset for f in incident.findings):
+        return int(incident.onset)
     came_back = {f.onset for f in incident.findings if f.signal == "lr" and f.severity == "info"}
     if incident.first_step not in came_back:
         return int(incident.first_step)
