@@ -472,6 +472,7 @@ def test_update_names_and_handles_a_level_that_was_accepted_where_it_is_left_alo
         ("spike", 2.02, 2.0, 2, True),  # harmless twice before
         ("spike", 128.9, 128.0, 0, True),  # the same weights cost 64 times as much
         ("drift", 2.5, 2.0, 2, False),
+        ("spike", 3.0, 2.99, 0, True),  # the loss of the same weights has risen by as much
     ],
 )
 def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
@@ -479,7 +480,8 @@ def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
 ) -> None:
     world = World(never, bad_batch=never).train(40)
     found = replace(spike(30, 31), kind=kind)
-    event = StepDone(step=40, row=40, sample=320, loss=2.0, norm=0.2, reads=True)
+    loss = 3.0 if now == 3.0 else 2.0
+    event = StepDone(step=40, row=40, sample=320, loss=loss, norm=0.2, reads=True)
     world.state = replace(
         world.state, open={found.key: found}, wants=ReadingWanted(event, 20), times_left_alone=times
     )

@@ -36,6 +36,7 @@ from trimtab.guard.recovery.state import (
     Responding,
     StagedRequest,
     Surveying,
+    SuspectedChange,
 )
 from trimtab.guard.recovery.triage import (
     COUNTED,
@@ -204,6 +205,13 @@ def _weigh_weights(
     )
     if not (found.worse or (each and found.rise > _GREW_SHARE * found.limit)):
         why = f"the fixed batches have not got worse: {_told(r, found)}"
+        grown = next((f for f in asked.event.findings if f.detector == _GREW), None)
+        if grown is not None and state.suspected is None:  # how it learned before is not known
+            due = step + state.policy.verify_steps // 2
+            suspected = SuspectedChange(
+                finding=grown, step=step, due_step=due, losses=r.losses, speed=math.inf
+            )
+            state = replace(state, suspected=suspected)
         return state, (decision(step, "leave alone", why),)
     grew = {
         f.key: replace(f, severity="warning") for f in asked.event.findings if f.detector == _GREW
