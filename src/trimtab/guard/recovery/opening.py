@@ -253,8 +253,8 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     # is looked at again soon, and where the loop counts the loss otherwise.
     slow = all(f.kind in SLOW_RISES for f in alarms)
     # the older weights cost as much more now: what is added to the loss is no state's doing
-    more, risen = r.base_mean - scale.level, asked.event.loss - scale.level
-    added = r.sigma is None and more >= _ADDED * risen > 0
+    extra, risen = r.base_mean - scale.level, asked.event.loss - scale.level
+    added = r.sigma is None and extra >= _ADDED * risen > 0
     harmless = slow or added or factor > 1 or state.times_left_alone >= _LEFT_ALONE_BEFORE
     if found.worse or not (found.rise <= 0 or (harmless and math.isfinite(found.rise))):
         what = "worse" if found.worse else "not better"
