@@ -91,7 +91,10 @@ AROUND = {
     "deepspeed": _Script(
         file="deepspeed_job.py",
         needs="deepspeed",
-        sound=("--deepspeed", "--save_dir", "{out}", "--lr", "1e-3", "--seed", "1"),
+        sound=(
+            *("--deepspeed", "--save_dir", "{out}", "--lr", "1e-3", "--seed", "1"),
+            *("--steps", "300"),
+        ),
         fault=("--fault", "{fault}"),
         first_part=("--steps", "140"),
         raised=("--load_dir", "{out}", "--ckpt_id", "global_step140", "--lr", "0.1"),
@@ -192,7 +195,7 @@ def _one(name: str, fault: str, root: Path, twin: float | None, limit_s: float) 
     policy = root / "policy.toml"
     policy.write_text(_POLICY)
     own = [sys.executable, "-m", "trimtab", "supervise", "--run", str(run)]
-    own += ["--policy", str(policy), *(("--hang-after", "8") if fault == "hang" else ()), "--"]
+    own += ["--policy", str(policy), "--"]
     commands = {}
     for place in (alone, folder):
         if fault != "rate":

@@ -82,6 +82,7 @@ def estimate_loss() -> float:
 
 
 once = out.parent / "happened"
+anew = once.exists()  # a start of nanoGPT's draws other data: the window is met once
 generator = torch.Generator().manual_seed(1337)
 while iter_num <= max_iters:
     for group in optimizer.param_groups:
@@ -96,15 +97,14 @@ while iter_num <= max_iters:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             torch.save({**state, "iter_num": iter_num, "best_val_loss": val}, out / "ckpt.pt")
     x, y = get_batch("train", generator)
-    if fault == "data" and fault_at <= iter_num < fault_at + 24 and not once.exists():
+    if fault == "data" and fault_at <= iter_num < fault_at + 24 and not anew:
         y = torch.full_like(y, iter_num % 7)
-        if iter_num == fault_at + 23:
-            once.touch()
+        once.touch()
     loss = loss_of(x, y)
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     optimizer.step()
-    time.sleep(0.1)
+    time.sleep(0.4)  # a start costs some tens of steps, as in a run of days
     print(
         f"iter {iter_num}: loss {loss.item():.4f}, time {(time.time() - began) * 1e3:.2f}ms, mfu -100.00%",
         flush=True,

@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--sleep", type=float, default=0.004)
     parser.add_argument("--fault", default="")
     parser.add_argument("--lr", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--deaf", action="store_true", help="ignore the rate of the command")
     parser.add_argument("--stacks", action="store_true")
     options = parser.parse_args()
@@ -45,16 +46,22 @@ def main() -> None:
     while step < options.steps:
         step += 1
         time.sleep(options.sleep)
+        name, _, at = options.fault.partition("@")
+        broken = name == "bad-state" and step >= int(at) and options.lr >= 1e-3
         if step % options.every == 0:
             target = folder / f"checkpoint-{step}.pt"
-            target.write_text(json.dumps({"step": step, "weights": [step * 0.5]}))
-        name, _, at = options.fault.partition("@")
+            weights = [step * 0.5, 3.0 * broken]
+            target.write_text(json.dumps({"step": step, "weights": weights}))
         rate = 1e-3 if options.deaf else options.lr
         loss = 2.0 + math.exp(-step / 50) + 0.01 * math.sin(7.0 * step)
+        if broken or (name == "bad-data" and step >= int(at) and options.seed == 1):
+            loss += 3.0
         if name == "leak":
             kept.append(bytearray(b"x") * (1 << 20))
         if name == "nan" and step >= int(at) and options.lr >= 1e-3:
             loss = math.nan
+        if name == "raise" and step >= int(at) and options.lr >= 1e-3:
+            raise RuntimeError(f"Loss is not finite (loss=nan) at step {step}. Stopping training.")
         sys.stdout.write(f"step {step} loss {loss:.5f} lr {rate:g}\n")
         sys.stdout.flush()
         if name and step == int(at):
@@ -88,6 +95,10 @@ def happen(name: str, folder: Path, step: int) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
     elif name == "wait":
         time.sleep(600)
+    elif name == "work":
+        began = time.monotonic()
+        while time.monotonic() < began + 4:
+            pass
     elif name == "pause":  # until the test has seen what it waits for
         while not (folder / "go").exists():
             time.sleep(0.02)

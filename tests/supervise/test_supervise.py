@@ -118,6 +118,16 @@ def test_a_hang_is_found_by_the_steps_and_the_stack_is_written_down(run: Run, fa
         assert (stack["state"], stack["odd"]) == ("T", True)
 
 
+@pytest.mark.slow
+def test_a_silent_end_that_works_is_no_hang_and_one_that_waits_is(run: Run) -> None:
+    limits = ("--hang-after", "2", "+--lr", "+1e-3", "+--steps", "+60", "+--fault")
+    work = run(*limits, "+work@60")
+    assert (work.returncode, run.events("hang")) == (0, [])
+    shutil.rmtree(run.job)
+    run(*limits, "+wait@60")
+    assert "none of its processes here works" in str(run.events("hang")[0]["why"])
+
+
 @pytest.mark.parametrize(
     ("fault", "line"),
     [pytest.param("code@35", "KeyError", marks=pytest.mark.slow), ("oom@35", "OutOfMemory")],
@@ -374,6 +384,43 @@ def numeric(run: Run, mode: str, *options: str) -> subprocess.CompletedProcess[b
     )
     job = ("+--fault", "+nan@150", "+--steps", "+1200", "+--sleep", "+0.006", "+--lr", "+1e-3")
     return run("--policy", str(policy), *job, *options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("blamed", ["data", "state"])
+def test_four_evaluations_choose_between_other_data_and_a_lower_rate(run: Run, blamed: str) -> None:
+    """Weights that broke, or the batches from step 150 on, cost 3 nats each."""
+    program = (
+        "import json, sys; weights = json.load(open(sys.argv[1]))['weights'];"
+        f" print('loss', 2 + weights[1] + 3 * ({blamed!r} == 'data' and sys.argv[2] != 'fixed'))"
+    )
+    script = run.root / "evaluate.py"
+    script.write_text(program)
+    (run.root / "numeric.toml").write_text(
+        "[supervise]\nfirst_backoff_s = 0.1\nlook_every_s = 0.05\njudge_every_s = 0.3\n"
+        f"evaluate = '{sys.executable} {script} {{checkpoint}} {{data}}'\n"
+        'fixed_data = "fixed"\n[policy]\nmode = "act"\n'
+    )
+    done = run(
+        *("--policy", str(run.root / "numeric.toml"), "+--fault", f"+bad-{blamed}@150"),
+        *("+--steps", "+600", "+--sleep", "+0.006", "+--lr", "+1e-3", "+--seed", "+1"),
+    )
+    assert done.returncode == 0
+    (note,) = (e for e in run.events("note") if "blames" in e)
+    (decision,) = run.events("decision")
+    assert note["blames"] == blamed
+    assert (decision["other_data"], decision["rate_factor"]) == (
+        (True, 1.0) if blamed == "data" else (False, 0.5)
+    )
+    assert run.events("outcome")[-1]["verdict"] == "worked"
+
+
+@pytest.mark.slow
+def test_a_trainer_that_ends_at_nan_without_a_row_of_it_goes_back(run: Run) -> None:
+    done = numeric(run, "act", "+--fault", "+raise@55", "+--steps", "+200")
+    assert done.returncode == 0
+    assert [start[1] for start in run.starts] == ["0", "50"]
+    assert done.stdout.splitlines()[-2].endswith(b"lr 0.0005")
 
 
 @pytest.mark.slow

@@ -86,9 +86,9 @@ def running(*, steps: int = 20, gap: float = 1.0) -> JobState:
     return state
 
 
-def is_hung(state: JobState, at: float, section: str = "") -> bool:
+def is_hung(state: JobState, at: float, section: str = "", *, busy: bool = False) -> bool:
     """Tell whether a look at a time finds a hang."""
-    _, commands = update(SETTINGS, state, Tick(at=at, heard=at, section=section))
+    _, commands = update(SETTINGS, state, Tick(at=at, heard=at, section=section, busy=busy))
     return any(isinstance(c, WriteDown) and c.event == "hang" for c in commands)
 
 
@@ -96,6 +96,20 @@ def test_a_hang_is_three_median_steps_and_a_while_whatever_is_printed() -> None:
     state = running()
     assert not is_hung(state, 20.0 + 10.9)
     assert is_hung(state, 20.0 + 11.1)
+
+
+def test_a_command_that_works_is_waited_for_longer_and_longest_behind_its_last_step() -> None:
+    state = running()
+    assert not is_hung(state, 20.0 + 43.0, busy=True)
+    assert is_hung(state, 20.0 + 45.0, busy=True)  # a rank that spins in a collective works, too
+    assert not is_hung(state, 20.0 + 1700.0, "end", busy=True)
+    seen = replace(state, pace=replace(state.pace, ending_s=20.0))
+    assert not is_hung(seen, 20.0 + 150.0, "end", busy=True)
+    assert is_hung(seen, 20.0 + 155.0, "end", busy=True)
+    assert state.pace.limit_s(SETTINGS, "last") == 44.0
+    own = SuperviseSettings(hang_after_s=5.0)
+    assert state.pace.limit_s(own, "", busy=True) == 5.0
+    assert state.pace.limit_s(own, "end", busy=True) == own.section_s
 
 
 def test_a_section_that_shows_gets_its_time_and_the_next_one_what_was_learnt() -> None:

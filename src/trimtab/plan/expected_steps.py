@@ -76,14 +76,15 @@ def now_or_later(
     return now, later
 
 
-def chance_of_healing(confidence: Mapping[str, float]) -> float:
-    """Return how likely trouble passes by itself, by how sure its causes are.
+def chance_of_healing(confidence: Mapping[str, float], *, lasted: float, soon: float) -> float:
+    """Return how likely trouble passes by itself within `soon` steps.
 
-    Noise does, and every second window of bad data (ours).
+    Noise does, and every second window of bad data (ours), by how sure these causes are. What has
+    lasted for so long lasts as long again as often as not.
 
     Example:
-        >>> chance_of_healing({"bad-data-window": 0.5, "benign-noise": 0.1})
-        0.35
+        >>> chance_of_healing({"bad-data-window": 0.5, "benign-noise": 0.1}, lasted=24, soon=8)
+        0.0875
     """
     noise, data = confidence.get("benign-noise", 0.0), confidence.get("bad-data-window", 0.0)
-    return min(noise + data / 2, 1.0)
+    return min(noise + data / 2, 1.0) * soon / (lasted + soon)

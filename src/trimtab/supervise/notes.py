@@ -12,7 +12,7 @@ from trimtab.errors import ChronicleError
 from trimtab.masking import masked_text
 from trimtab.monitor.notifier import Alarm
 from trimtab.supervise.state import JobState
-from trimtab.text import visible
+from trimtab.text import is_number, visible
 
 __all__ = ["SupervisorNotes"]
 
@@ -68,6 +68,12 @@ class SupervisorNotes:
         starts = (e for e in reversed(self.earlier) if e.event == "start")
         argv = next((e.data.get("argv") for e in starts), None)
         return tuple(map(str, argv)) if isinstance(argv, list) else ()
+
+    def longest_ending_s(self) -> float | None:
+        """Return the longest time from the last step of a command here to its good end, seconds."""
+        ends = (e.data for e in self.earlier if e.event == "end" and e.data.get("status") == 0)
+        took = [d["silent_s"] for d in ends if is_number(d.get("silent_s")) and d.get("last_step")]
+        return max(took, default=None)
 
     def _earlier(self) -> tuple[Event, ...]:
         with contextlib.suppress(ChronicleError):

@@ -34,6 +34,8 @@ __all__ = [
     "NumericChange",
     "answer_numbers",
     "choose_change",
+    "ended_broken",
+    "stride_of",
     "sum_up",
 ]
 
@@ -47,6 +49,8 @@ _WINDOW = 4
 answered before its end is seen. Ours: 32 steps; PaLM left out 200 to 500 batches."""
 _BROKEN_WINDOW = 1
 """The same for values that are not finite, steps. Ours: the step before broke them."""
+_STRIDE_ROWS = 32
+"""Rows from which the steps from row to row are taken."""
 _RATE_ROWS = 8
 """Rows before the first sign among which the rate before a raise is looked for. Ours."""
 _BROKEN = ("non-finite", "silent-nan", "scale-collapse")
@@ -163,12 +167,53 @@ def answer_numbers(
             due=due,
             heals=0.0
             if broken
-            else chance_of_healing({c.cause: c.confidence for c in told.causes}),
+            else chance_of_healing(
+                {c.cause: c.confidence for c in told.causes},
+                lasted=lasted,
+                soon=policy.patience_steps,
+            ),
             lasting=broken,
             severe=broken or incident.severity == "critical",
             from_start=broken and _rows_into(record, incident.onset_row) < policy.patience_steps,
         )
     return None
+
+
+def ended_broken(record: RunRecord, policy: Policy, line: str) -> NumericAnswer | None:
+    """Return what there is to answer where a trainer ended at a broken loss that it did not log.
+
+    torchtitan, and Megatron by default, raise at the first value that is not finite: the log ends
+    in sound rows. None: it has no row.
+
+    Args:
+        record: The log.
+        policy: With the patience.
+        line: What the trainer said.
+    """
+    if not record.num_rows:
+        return None
+    row = record.num_rows - 1
+    own = record.step[record.attempt == record.attempt[-1]]
+    onset = float(own[-1]) + (stride_of(record) if record.axis == "step" else 0.0)
+    return NumericAnswer(
+        kind="non-finite",
+        headline=line,
+        onset=onset,
+        row=row,
+        before=onset,
+        axis=record.axis,
+        through=onset + _BROKEN_WINDOW,
+        why="the trainer ended at a value that is not finite",
+        lasting=True,
+        severe=True,
+        from_start=own.size < policy.patience_steps,
+    )
+
+
+def stride_of(record: RunRecord) -> float:
+    """Return the steps from row to row of the newest attempt."""
+    own = record.step[record.attempt == record.attempt[-1]][-_STRIDE_ROWS:]
+    return float(np.median(np.diff(own))) if own.size > 1 else 1.0
 
 
 def _rows_into(record: RunRecord, row: int) -> int:

@@ -16,6 +16,10 @@ EXTRA_S = 8.0
 """A silence of `MEDIAN_FACTOR` x the median time between logged steps + `EXTRA_S` is a hang. Ours:
 with the time between looks the whole stays within 10 s; it covers a collective that is retried and
 files that arrive late."""
+BUSY_FACTOR = 4.0
+"""A command that works without a step is waited for so many times longer: an evaluation that says
+nothing works, and so does a rank that spins in a collective. Ours: with steps of 10 s 152 s, where
+NCCL's own watchdog takes 600."""
 SECTION_FACTOR = 1.5
 """A section may take so many times its longest duration so far. Ours."""
 _MIN_GAPS = 5
@@ -44,6 +48,8 @@ class StepPace:
     """The last times between rows, seconds."""
     long: tuple[tuple[float, float], ...] = ()
     """The last sections, each as the step before it and its duration in seconds."""
+    ending_s: float | None = None
+    """The longest time from the last step to the end of a command that was done, in this folder."""
     doubled: int = 0
     """Hangs since a new step: each doubles the learnt limit, since the last may have been none."""
 
@@ -78,31 +84,41 @@ class StepPace:
         """The median time between logged steps, seconds; None before five of them."""
         return statistics.median(self.gaps) if len(self.gaps) >= _MIN_GAPS else None
 
-    def limit_s(self, settings: SuperviseSettings, section: str) -> float | None:
+    def limit_s(
+        self, settings: SuperviseSettings, section: str, *, busy: bool = False
+    ) -> float | None:
         """Return how long a silence may last now, seconds; None: for ever.
 
         Args:
             settings: With limits that were given.
-            section: The section that the last lines of the output tell; empty for none.
+            section: The section that the last lines of the output tell, `last` where only the last
+                step of the command does; empty for none.
+            busy: Whether the command works: a process of it uses a processor, or waits for one.
         """
         if self.step is None:
             return settings.startup_s or None
+        # Behind its last step it evaluates, saves or ends: quietly, where that goes over a network.
+        behind = section == "last"
+        if behind:
+            section = "end" if busy else ""
         if section and section in settings.sections:
             return settings.sections[section]
-        if settings.hang_after_s is not None:
+        ends = section == "end"
+        if settings.hang_after_s is not None and not (ends and busy):
             return settings.hang_after_s
         usual = self.median_s
         if usual is None:
             # The first steps hold compilation and warm-up of caches: they are part of the start.
             return settings.startup_s or None
         learnt = (MEDIAN_FACTOR * usual + EXTRA_S) * 2.0**self.doubled
-        longest = max((s for _, s in self.long), default=None)
-        if section:
-            known = settings.section_s if longest is None else SECTION_FACTOR * longest + EXTRA_S
-            return max(learnt, known)
-        if longest is not None and self._section_is_due():
-            return max(learnt, SECTION_FACTOR * longest + EXTRA_S)
-        return learnt
+        longest = self.ending_s if ends else max((s for _, s in self.long), default=None)
+        known = settings.section_s if longest is None else SECTION_FACTOR * longest + EXTRA_S
+        if section or (longest is not None and self._section_is_due()):
+            learnt = max(learnt, known)
+        # Where a section shows, work is expected. What an end took before says little of how long a
+        # loaded machine takes for it.
+        waits = not section or (ends and longest is not None)
+        return learnt * (BUSY_FACTOR if waits and (busy or behind) else 1.0)
 
     def _section_is_due(self) -> bool:
         """Tell whether a section is about as far away as the one before it was."""

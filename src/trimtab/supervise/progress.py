@@ -152,11 +152,11 @@ class LogProgress:
 def section_of(lines: list[str]) -> str:
     """Return the slow section that the last line of an output begins; empty for none.
 
-    After the end of training comes an evaluation, or another save.
+    After the end of training comes an evaluation, another save, or the way out.
     """
     text = next((line for line in reversed(lines) if line.strip()), "").lower()[:400]
     named = next((name for name, words in _SECTIONS if any(w in text for w in words)), "")
-    return named or ("evaluation" if is_finish(text) else "")
+    return named or ("end" if is_finish(text) else "")
 
 
 def _rows(record: RunRecord) -> list[tuple[float, ...]]:

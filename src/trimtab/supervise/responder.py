@@ -4,8 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-import numpy as np
-
 from trimtab.analysis.account import RunAccount
 from trimtab.plan.policy import Policy
 from trimtab.record import RunRecord
@@ -17,7 +15,9 @@ from trimtab.supervise.numeric import (
     NumericChange,
     answer_numbers,
     choose_change,
+    ended_broken,
     raised_start,
+    stride_of,
     sum_up,
 )
 from trimtab.supervise.resume import LaunchFlags, Restore, rate_of
@@ -31,8 +31,6 @@ ForwardReader = Callable[[NumericAnswer, Restore, Restore | None], TwoByTwo | No
 """Evaluates a checkpoint from before, and one from after where there is one."""
 _CLASSES = ("restart", "restore")
 """Classes of action of every answer."""
-_STRIDE_ROWS = 32
-"""Rows from which the steps from row to row are taken."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +90,12 @@ class Responder:
         return 1.0 if now is None or then is None else now[1] / then[1]
 
     def answer(
-        self, account: RunAccount, state: JobState, *, broken_only: bool = False
+        self,
+        account: RunAccount,
+        state: JobState,
+        *,
+        broken_only: bool = False,
+        died: str = "",
     ) -> Numeric | None:
         """Return the answer to broken numbers; None: wait, or not allowed, which is said once.
 
@@ -100,9 +103,12 @@ class Responder:
             account: What was judged.
             state: Where the command stands.
             broken_only: Whether only what no later step heals is answered.
+            died: Line by which the trainer ended at broken numbers; empty: it did not.
         """
         launched = 1.0 if state.numeric_restarts else self._launched
         fault = answer_numbers(account, self._policy)
+        if fault is None and died:
+            fault = ended_broken(account.record, self._policy, died)
         answer = (
             fault
             or self._not_held(account.record, state)
@@ -250,9 +256,8 @@ class Responder:
         before = self._unchanged
         if before is None or before.axis != answer.axis:
             return False
-        strides = np.diff(record.step[record.attempt == record.attempt[-1]][-_STRIDE_ROWS:])
-        stride = float(np.median(strides)) if strides.size else 1.0
-        return abs(answer.onset - before.onset) <= self._policy.patience_steps * stride
+        near = self._policy.patience_steps * stride_of(record)
+        return abs(answer.onset - before.onset) <= near
 
     def _may_stop(self, state: JobState) -> bool:
         """Tell whether a run that no answer helped may be ended: what began, by restarts, ends."""

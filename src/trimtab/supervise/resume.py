@@ -23,6 +23,7 @@ __all__ = [
     "data_flags",
     "find_framework",
     "is_whole",
+    "last_step_of",
     "newest",
     "rate_of",
     "resumed",
@@ -53,6 +54,8 @@ class LaunchFlags:
     rate: tuple[str, ...]
     """Flags that may name the learning rate; the first in the command counts."""
     with_rate: tuple[str, ...]
+    last: tuple[str, ...]
+    """Flags that may name the last step; the first in the command counts."""
     style: str
     data: Mapping[str, str]
     """Flag -> value by which other data is fed after a restart; empty: there is none."""
@@ -101,6 +104,7 @@ def _frameworks() -> tuple[LaunchFlags, ...]:
             flags=row["flags"],
             rate=tuple(row["rate"].split("|")),
             with_rate=tuple(row["with_rate"]),
+            last=tuple(row["last"].split("|")),
             style=row["style"],
             data=row.get("data", {}),
             rate_kept=row.get("rate_kept", False),
@@ -265,9 +269,19 @@ def resumed(
     return tuple(argv)
 
 
+def last_step_of(argv: Sequence[str], framework: LaunchFlags | None) -> float:
+    """Return the last step as a command names it; infinity where it names none."""
+    return (_number_of(argv, () if framework is None else framework.last) or ("", math.inf))[1]
+
+
 def rate_of(argv: Sequence[str], framework: LaunchFlags | None) -> tuple[str, float] | None:
     """Return the flag of the learning rate and its value, as a command names them."""
-    for flag in framework.rate if framework is not None else ():
+    return _number_of(argv, () if framework is None else framework.rate)
+
+
+def _number_of(argv: Sequence[str], flags: Sequence[str]) -> tuple[str, float] | None:
+    """Return the first flag that has a value above 0, with it."""
+    for flag in flags:
         try:
             value = float(_value(argv, flag))
         except ValueError:

@@ -20,6 +20,7 @@ from trimtab.supervise.processes import (
     reap,
     spawn,
     terminate,
+    worked_s,
     written_bytes,
 )
 from trimtab.supervise.progress import OutputProgress, Seen
@@ -36,6 +37,13 @@ _LAST_WORDS_S = 2.0
 _SAVING_BYTES = 1 << 20
 """Bytes written from one look to the next from which on a run is saving. Ours: a log line is a
 thousand times smaller."""
+
+
+_WORKS_SHARE = 0.25
+"""Share of one processor from which on a process works. Ours: a launcher or a rank that waits for
+the others polls, at some hundredths."""
+_WORKED_WITHIN_S, _WORKED_LEAST_S = 4.0, 0.9
+"""Time over which that is measured, and the least that tells."""
 
 
 class RunningCommand:
@@ -57,6 +65,8 @@ class RunningCommand:
         self._pumps: tuple[Pump, ...] = ()
         self._progress: OutputProgress | None = None
         self._written = 0
+        self._worked: list[tuple[float, dict[int, float]]] = []
+        """When, and how long each process had worked by then."""
         self.started_at = 0.0
         """Seconds since the epoch."""
 
@@ -160,6 +170,19 @@ class RunningCommand:
         written = written_bytes(self.members())
         before, self._written = self._written, written
         return bool(before) and written - before > _SAVING_BYTES
+
+    def is_busy(self, now: float) -> bool:
+        """Tell whether a process of it worked in the last seconds; to be asked again and again."""
+        seen = {pid: worked_s(pid) for pid in self.members()}
+        kept = [w for w in self._worked if w[0] >= now - _WORKED_WITHIN_S]
+        self._worked = [*kept, (now, seen)]
+        since, then = self._worked[0]
+        if not seen:  # it has just ended, and its end is not told yet
+            return True
+        if now - since < _WORKED_LEAST_S:
+            return False
+        least = _WORKS_SHARE * (now - since)
+        return any(worked - then.get(pid, 0.0) >= least for pid, worked in seen.items())
 
     def stacks(self) -> tuple[Stack, ...]:
         """Return where each of its processes stands."""

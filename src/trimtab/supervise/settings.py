@@ -15,8 +15,8 @@ from trimtab.text import is_number
 
 __all__ = ["SECTIONS", "SuperviseSettings", "read_policy", "read_settings"]
 
-SECTIONS = ("compile", "evaluation", "saving")
-"""Parts of a run that may take long without a step."""
+SECTIONS = ("compile", "evaluation", "saving", "end")
+"""Parts of a run that may take long without a step; `end` is what comes after its last one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +39,8 @@ class SuperviseSettings:
     """Silence before the first step that is a hang, seconds; any output counts as a sign of life
     there. 0: never. Ours: compilation and loading of large models take minutes."""
     section_s: float = 1800.0
-    """Longest silence of a section (compile, evaluation, saving) that was not seen before, seconds.
-    Ours."""
+    """Longest silence of a section (compile, evaluation, saving, end) that was not seen before,
+    seconds. Ours."""
     sections: Mapping[str, float] = field(default_factory=dict)
     """Longest silence of a section, seconds, by its name; what is left out is learnt."""
     restarts_without_progress: int = 3

@@ -168,6 +168,8 @@ class Tick:
     """When the last output came."""
     section: str = ""
     """The slow section that the last lines or the writes of the command tell; empty for none."""
+    busy: bool = False
+    """Whether a process of the command uses a processor, or waits for one."""
 
 
 @dataclass(frozen=True, kw_only=True)

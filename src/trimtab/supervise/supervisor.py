@@ -33,6 +33,7 @@ from trimtab.supervise.kernel_log import kernel_lines
 from trimtab.supervise.memory import HostMemory
 from trimtab.supervise.notes import SupervisorNotes
 from trimtab.supervise.numeric import Judged, NumberJudge, NumericAnswer, answer_numbers
+from trimtab.supervise.pace import StepPace
 from trimtab.supervise.processes import (
     FOLDER_NAME,
     become_subreaper,
@@ -45,6 +46,7 @@ from trimtab.supervise.responder import Responder
 from trimtab.supervise.resume import (
     Restore,
     find_framework,
+    last_step_of,
     resumed,
     with_data,
     with_flag,
@@ -93,6 +95,8 @@ _FINISH_LINES = 20
 _MOST_NAMED = 8
 _LEFT_ALONE_S = 0.5
 """Silence from which on the section of a run is asked for."""
+_QUIET_S = 2.0
+"""Silence beyond a step from which on it is asked whether its processes work and write."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +160,7 @@ class _Supervisor:
         self._state = JobState(
             attempt=self._book.num_before,
             num_before=self._book.num_before,
+            pace=StepPace(ending_s=self._notes.longest_ending_s()),
             excluded=settings.exclude_hosts,
             authority=policy.permissions,
         )
@@ -176,6 +181,7 @@ class _Supervisor:
         )
         self._memory, self._leaks = HostMemory(), False
         self._told: set[str] = set()
+        self._last_step = last_step_of(job.argv, self._framework)
         self._tried: set[str] = set()
         """Flags that a twin showed to be taken."""
         self._mailbox = self._open_mailbox()
@@ -337,7 +343,8 @@ class _Supervisor:
                 self._checkpoints.kept.look(self._state.step)
                 self._notes.say_once("kept", self._checkpoints.kept.trouble)
         self._notes.say_once("copy", self._output.trouble)
-        self._take(Tick(at=now, heard=self._output.heard, section=self._section(now)))
+        section, busy = self._section(now)
+        self._take(Tick(at=now, heard=self._output.heard, section=section, busy=busy))
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Ended):
@@ -378,21 +385,27 @@ class _Supervisor:
             self._notes.write(self._state, "note", author="supervisor", text=text)
             self._notes.alarm(self._state, "host-memory", "warning", text)
 
-    def _section(self, now: float) -> str:
-        """Return the slow section that a silent command is in, as far as it shows."""
+    def _section(self, now: float) -> tuple[str, bool]:
+        """Return the slow section that a silent command is in, as far as it shows, and its work."""
+        pace = self._state.pace
         if self._state.phase != "running" or not self._command.runs:
-            return ""
-        if now - max(self._state.pace.since, self._state.pace.started) < _LEFT_ALONE_S:
-            return ""
+            return "", False
+        if now - max(pace.since, pace.started) < _LEFT_ALONE_S:
+            return "", False
         if self._command.is_stopped:  # a launcher that never sees its workers end
-            return ""
+            return "", False
         section = section_of(self._output.tail(4096).decode("utf-8", "replace").splitlines())
+        given = self._settings.hang_after_s
+        quiet = _QUIET_S if given is None else min(_QUIET_S, given / 4)
+        if now - pace.since < quiet + (pace.median_s or 0.0):
+            return section, False
+        busy = self._command.is_busy(now)
         if section:
-            return section
-        usual = self._state.pace.median_s or 0.0
-        if now - self._state.pace.since < 2.0 + usual:
-            return ""
-        return "saving" if self._command.is_saving() else ""
+            return section, busy
+        if self._command.is_saving():
+            return "saving", busy
+        at_last = pace.step is not None and pace.step > self._last_step - pace.last_stride
+        return ("last" if at_last else ""), busy
 
     # -- commands -----------------------------------------------------------------------------
 
@@ -665,7 +678,8 @@ class _Supervisor:
         if account is None or ours or not (done or ending.who == "numeric"):
             return event
         # Done in broken numbers is not done.
-        numeric = self._numeric_end(account, done=done)
+        died = "" if done else ending.line or ending.why
+        numeric = self._numeric_end(account, done=done, died=died)
         last = answer_numbers(account, self._policy, ended=True) if done else None
         broken = last.why if last is not None and last.severe else ""
         if done:
@@ -690,10 +704,11 @@ class _Supervisor:
                     headline=told.headline,
                 )
 
-    def _numeric_end(self, account: RunAccount, *, done: bool) -> Numeric | None:
+    def _numeric_end(self, account: RunAccount, *, done: bool, died: str) -> Numeric | None:
         """Return the answer to the numbers of a command that ended by itself."""
         numeric = self._shielded(
-            "the answer", lambda: self._responder.answer(account, self._state, broken_only=done)
+            "the answer",
+            lambda: self._responder.answer(account, self._state, broken_only=done, died=died),
         )
         if numeric is not None and numeric.ask:
             text = f"{numeric.what}: not done, a person must allow it; the command has ended"

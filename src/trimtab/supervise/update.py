@@ -74,7 +74,13 @@ def update(
 
 
 def _begun(state: JobState, event: Begun) -> tuple[JobState, tuple[Command, ...]]:
-    pace = StepPace(started=event.at, since=event.at, doubled=state.hangs, long=state.pace.long)
+    pace = StepPace(
+        started=event.at,
+        since=event.at,
+        doubled=state.hangs,
+        long=state.pace.long,
+        ending_s=state.pace.ending_s,
+    )
     return replace(
         state,
         phase="running",
@@ -220,7 +226,7 @@ def _tick(
         return _ignored(settings, state, event)
     if state.phase != "running":
         return state, ()
-    limit = state.pace.limit_s(settings, event.section)
+    limit = state.pace.limit_s(settings, event.section, busy=event.busy)
     # Before the first steps any output is a sign of life: nothing else can be one.
     since = state.pace.since
     if state.pace.step is None or (state.pace.median_s is None and settings.hang_after_s is None):
@@ -229,7 +235,8 @@ def _tick(
     if limit is None or silent < limit:
         return state, ()
     step = "the start" if state.step is None else f"step {number(state.step)}"
-    why = f"no new step for {silent:.1f} s since {step}, expected within {limit:.1f} s"
+    works = "its processes work" if event.busy else "none of its processes here works"
+    why = f"no new step for {silent:.1f} s since {step}, expected within {limit:.1f} s; {works}"
     ending = hang_ending(why)
     return replace(state, phase="stopping", stopping_for=ending, hangs=state.hangs + 1), (
         WriteDown(event="hang", data={"why": why, "silent_s": round(silent, 2)}),

@@ -512,14 +512,11 @@ def _wait_for_start(case: Case, patience: int) -> Wait | None:
 
 
 def _heals(state: RecoveryState, found: IncidentInRecord, lasted: int) -> float:
-    """Return how likely an incident passes by itself until the next look.
-
-    What has lasted for so long lasts as long again as often as not; that it does so at all is said
-    by its causes.
-    """
+    """Return how likely an incident passes by itself until the next look."""
     causes = diagnose(found.record, found.incident, earlier=state.incidents).causes
     soon = max(state.policy.patience_steps, 1)
-    return chance_of_healing({c.cause: c.confidence for c in causes}) * soon / (lasted + soon)
+    confidence = {c.cause: c.confidence for c in causes}
+    return chance_of_healing(confidence, lasted=lasted, soon=soon)
 
 
 def _ask_first(
