@@ -117,6 +117,12 @@ def _add_detect(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") ->
         help="only replay logs, of up to ROWS records, as they grew: delays, alerts withdrawn,"
         " alarms a week",
     )
+    parser.add_argument(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help="with --live: keep each log's alerts here, and go on where a run was stopped",
+    )
     parser.set_defaults(run=_detect)
 
 
@@ -226,6 +232,7 @@ def _detect(arguments: argparse.Namespace) -> int:
             read_manifest(arguments.corpus),
             say=progress.say,
             most_rows=arguments.live,
+            results=arguments.out,
         )
         progress.end()
         if arguments.json:

@@ -2,7 +2,8 @@
 
 Cross-validated over repositories: for each, the score from which an alarm is `sure` is chosen on
 all others (the smallest of `BARS` whose lower bound is at least `WANTED`), and the alarms of that
-repository are counted under the level that they then get. The interval is that of a bootstrap over
+repository are counted under the level that they then get, and given the number that the others
+give it. The interval is that of a bootstrap over
 repositories, since alarms of one repository are right or wrong together.
 """
 
@@ -25,6 +26,7 @@ from trimtab.detectors.confidence import (
     STRONG_SCORE,
     level_name,
     rule_group,
+    shrunk,
 )
 from trimtab.errors import ReadError
 from trimtab.incidents import leading_finding
@@ -45,7 +47,6 @@ class StatedAlarm:
     """Repository, or repositories that share data."""
     detector: str
     score: float
-    confidence: float
     right: bool
 
 
@@ -61,7 +62,7 @@ class LevelFigures:
     """5th percentile over draws of repositories; None without alarms."""
     high: float | None
     log_loss: float | None
-    """Mean -ln of the stated confidence given to what came true, nats."""
+    """Mean -ln of what the level states without that repository, given to what came true, nats."""
     log_loss_base: float | None
     """The same where the share of all right alarms of the other repositories is stated instead."""
 
@@ -88,15 +89,7 @@ def stated_alarms(folder: Path, *, say: Say) -> list[StatedAlarm]:
         for claim, ia in zip(claims, account.incidents, strict=True):
             if id(claim) in right:
                 lead = leading_finding(ia.incident)
-                found.append(
-                    StatedAlarm(
-                        fold,
-                        lead.detector,
-                        float(lead.score),
-                        ia.incident.confidence,
-                        right[id(claim)],
-                    )
-                )
+                found.append(StatedAlarm(fold, lead.detector, float(lead.score), right[id(claim)]))
     return found
 
 
@@ -104,14 +97,18 @@ def level_figures(alarms: Sequence[StatedAlarm]) -> tuple[LevelFigures, ...]:
     """Return the figures of each level, from the lowest up, and those of all alarms last."""
     placed: dict[str, list[StatedAlarm]] = {level.name: [] for level in LEVELS}
     base: dict[int, float] = {}
+    stated: dict[int, float] = {}
     for fold in sorted({a.fold for a in alarms}):
         others = [a for a in alarms if a.fold != fold]
         base[fold] = (sum(a.right for a in others) + 1) / (len(others) + 2)
         bar = choose_bar(others)
         for alarm in (a for a in alarms if a.fold == fold):
-            placed[level_name(alarm.detector, alarm.score, strong=bar)].append(alarm)
-    rows = [_figures(name, here, base) for name, here in placed.items()]
-    return (*rows, _figures("all", list(alarms), base))
+            name = level_name(alarm.detector, alarm.score, strong=bar)
+            placed[name].append(alarm)
+            of_it = [a for a in others if level_name(a.detector, a.score, strong=bar) == name]
+            stated[id(alarm)] = shrunk(sum(a.right for a in of_it), len(of_it), base[fold])
+    rows = [_figures(name, here, base, stated) for name, here in placed.items()]
+    return (*rows, _figures("all", list(alarms), base, stated))
 
 
 def choose_bar(alarms: Sequence[StatedAlarm]) -> float:
@@ -126,7 +123,12 @@ def choose_bar(alarms: Sequence[StatedAlarm]) -> float:
     return STRONG_SCORE
 
 
-def _figures(name: str, alarms: Sequence[StatedAlarm], base: Mapping[int, float]) -> LevelFigures:
+def _figures(
+    name: str,
+    alarms: Sequence[StatedAlarm],
+    base: Mapping[int, float],
+    stated: Mapping[int, float],
+) -> LevelFigures:
     low, high = _bounds(alarms)
     return LevelFigures(
         name=name,
@@ -135,7 +137,7 @@ def _figures(name: str, alarms: Sequence[StatedAlarm], base: Mapping[int, float]
         hit_rate=sum(a.right for a in alarms) / len(alarms) if alarms else None,
         low=low,
         high=high,
-        log_loss=_log_loss([(a.confidence, a.right) for a in alarms]),
+        log_loss=_log_loss([(stated[id(a)], a.right) for a in alarms]),
         log_loss_base=_log_loss([(base[a.fold], a.right) for a in alarms]),
     )
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from benchmarks.detect import Say, read_labelled
 from benchmarks.manifest import NEGATIVE, LabelledRun
@@ -93,42 +94,115 @@ class LiveReplay:
     cpu_s: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Replayed:
+    """What came of one log; a line of the file of results."""
+
+    id: str
+    rows: int = 0
+    alerts: tuple[Alert, ...] = ()
+    whole: tuple[Claim, ...] = ()
+    """What hindsight says of it."""
+    run_s: float = 0.0
+    """How long the run took by its own log; 0 where it does not say."""
+    cpu_s: float = 0.0
+    error: str = ""
+    """Why its replay ended: a fault of the judge."""
+
+    def said(self, *, before_end: bool = False) -> Prediction:
+        """Return what was told, of all alerts or of those told while the log grew."""
+        told = [a for a in self.alerts if not (before_end and a.at_end)]
+        claims = tuple(claim for alert in told for claim in alert.claims)
+        return Prediction(id=self.id, rows=self.rows, claims=claims)
+
+
 def replay_live(
-    folder: Path, runs: Sequence[LabelledRun], *, say: Say, most_rows: int
+    folder: Path,
+    runs: Sequence[LabelledRun],
+    *,
+    say: Say,
+    most_rows: int,
+    results: Path | None = None,
 ) -> LiveReplay:
-    """Replay every log of at most so many records, and score what was said as it grew."""
+    """Replay every log of at most so many records, and score what was said as it grew.
+
+    Args:
+        folder: Holds `manifest.jsonl` and the logs that it names.
+        runs: Which of them.
+        say: Is told of each log as it is done.
+        most_rows: Longer logs are left out.
+        results: One JSON line per log; logs in it are not replayed again. None: nothing is kept.
+    """
+    runs = [run for run in runs if run.records <= most_rows]
+    done = {r.id: r for r in _read_results(results)} if results is not None else {}
+    todo = [run for run in runs if run.id not in done]
+    for number, (run, found) in enumerate(read_labelled(folder, todo), len(runs) - len(todo) + 1):
+        if isinstance(found, ReadError):
+            continue
+        done[run.id] = _replayed(run, found)
+        if results is not None:
+            with results.open("ab") as file:
+                file.write(orjson.dumps(done[run.id], option=orjson.OPT_APPEND_NEWLINE))
+        say(f"{number}/{len(runs)} {run.id} live")
+    return _figures([(run, done[run.id]) for run in runs if run.id in done])
+
+
+def _replayed(run: LabelledRun, record: RunRecord) -> _Replayed:
+    began = time.process_time()
+    try:
+        alerts = tuple(replay(record).values())
+        whole = predict(run.id, record).claims
+    except Exception as error:  # noqa: BLE001 - one log ends no benchmark, and is named
+        return _Replayed(id=run.id, error=f"{type(error).__name__}: {error}")
+    return _Replayed(
+        id=run.id,
+        rows=record.num_loss_rows,
+        alerts=alerts,
+        whole=whole,
+        run_s=_run_seconds(record),
+        cpu_s=time.process_time() - began,
+    )
+
+
+def _read_results(path: Path) -> Iterator[_Replayed]:
+    """Yield what the file of results holds; the last line may be torn where a run was stopped."""
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            kept = orjson.loads(line)
+            kept["alerts"] = tuple(
+                Alert(**{**a, "claims": _claims(a["claims"])}) for a in kept["alerts"]
+            )
+            yield _Replayed(**{**kept, "whole": _claims(kept["whole"])})
+        except (ValueError, TypeError, KeyError):
+            continue
+
+
+def _claims(kept: Sequence[Mapping[str, Any]]) -> tuple[Claim, ...]:
+    return tuple(Claim(**c) for c in kept)
+
+
+def _figures(replayed: Sequence[tuple[LabelledRun, _Replayed]]) -> LiveReplay:
+    """Score all logs that were replayed."""
     groups = {"all": _Scores(), "even": _Scores(), "odd": _Scores()}
     alerts: list[Alert] = []
     false_alerts = critical = right = 0
     weeks = 0.0
-    failed: list[str] = []
-    began, logs = time.process_time(), 0
-    runs = [run for run in runs if run.records <= most_rows]
-    for number, (run, found) in enumerate(read_labelled(folder, runs), 1):
-        if isinstance(found, ReadError):
+    for run, log in replayed:
+        if log.error:
             continue
-        logs += 1
-        try:
-            told = list(replay(found).values())
-        except Exception as error:  # noqa: BLE001 - one log ends no benchmark, and is named
-            failed.append(f"{run.id} ({type(error).__name__}: {error})")
-            continue
-        said, whole = _prediction(run.id, found, told), predict(run.id, found)
-        early = _prediction(run.id, found, [a for a in told if not a.at_end])
-        score = score_run(run, said)
+        score = score_run(run, log.said())
+        whole = Prediction(id=run.id, rows=log.rows, claims=log.whole)
         for group in (groups["all"], groups[_half(run)]):
             group.live.append(score)
-            group.before_end.append(score_run(run, early))
+            group.before_end.append(score_run(run, log.said(before_end=True)))
             group.hindsight.append(score_run(run, whole))
-        alerts += told
+        alerts += log.alerts
         if run.verdict in NEGATIVE:
-            seconds = _run_seconds(found)
-            weeks += seconds / _WEEK_S
-            false_alerts += len(score.false_on_negative) if seconds else 0
-        for good in _critical(run, said.claims, score):
+            weeks += log.run_s / _WEEK_S
+            false_alerts += len(score.false_on_negative) if log.run_s else 0
+        for good in _critical(run, log.said().claims, score):
             critical += 1
             right += good
-        say(f"{number}/{len(runs)} {run.id} live")
     return LiveReplay(
         figures={
             f"{what}, {name}": totals(getattr(scores, what))
@@ -142,9 +216,9 @@ def replay_live(
         weeks=weeks,
         critical_right=right,
         critical=critical,
-        logs=logs,
-        failed=tuple(failed),
-        cpu_s=time.process_time() - began,
+        logs=len(replayed),
+        failed=tuple(f"{run.id} ({log.error})" for run, log in replayed if log.error),
+        cpu_s=sum(log.cpu_s for _, log in replayed),
     )
 
 
@@ -198,11 +272,6 @@ def _note(alerts: dict[int, Alert], watcher: Watcher, *, at_end: bool) -> None:
 def _half(run: LabelledRun) -> str:
     digest = hashlib.sha256(run.repo.encode()).digest()
     return "odd" if digest[0] % 2 else "even"
-
-
-def _prediction(name: str, record: RunRecord, alerts: Sequence[Alert]) -> Prediction:
-    claims = tuple(claim for alert in alerts for claim in alert.claims)
-    return Prediction(id=name, rows=record.num_loss_rows, claims=claims)
 
 
 def _critical(run: LabelledRun, claims: Sequence[Claim], score: RunScore) -> Iterator[bool]:

@@ -71,6 +71,12 @@ class EverydayOutcome:
     """Alarms that lie before the fault."""
     twin_silent: bool
     twin_kinds: str
+    twin_live: str
+    """Kinds of what `watch` told of the twin before it stood still."""
+    critical: int
+    """Critical alarms that `watch` told of the run before it stood still, at the fault."""
+    critical_false: int
+    """The same before the fault, and of the twin."""
 
 
 def cases_of(
@@ -111,6 +117,7 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
             # A format that cannot hold the twin's extra signals is not asked to.
             held = name if name in formats_of(twin) else "csv"
             quiet = trimtab.analyze(write_log(twin, held, Path(folder))).runs[0]
+            quiet_live = _alarms(_live(write_log(twin, held, Path(folder))), 0)
             alarms = _alarms(account, row)
             cause = next((a.diagnosis.top.cause for a in alarms[0] if a.diagnosis.causes), "")
             false, early = _alarms(quiet, 0)
@@ -128,6 +135,9 @@ def measure(case: EverydayCase, *, one_format: bool = False) -> list[EverydayOut
                     early=len(alarms[1]),
                     twin_silent=not false and not early,
                     twin_kinds=_told(false),
+                    twin_live=_told([*quiet_live[0], *quiet_live[1]]),
+                    critical=_critical(live[0]),
+                    critical_false=_critical([*live[1], *quiet_live[0], *quiet_live[1]]),
                 )
             )
     return found
@@ -150,6 +160,10 @@ def _alarms(account: RunAccount, row: int) -> tuple[list[IncidentAccount], list[
     alarms = [a for a in account.incidents if a.incident.severity != "info"]
     at = [a for a in alarms if a.incident.onset_row >= row - slack]
     return at, [a for a in alarms if a not in at]
+
+
+def _critical(alarms: list[IncidentAccount]) -> int:
+    return sum(a.incident.severity == "critical" for a in alarms)
 
 
 def _told(alarms: list[IncidentAccount]) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from benchmarks.everyday.faults import FAULT_BY_ID, FAULTS
 from benchmarks.everyday.measure import EARLY_SHARE, EverydayOutcome
 from benchmarks.everyday.reference import MIN_POWER
+from benchmarks.live_replay import wilson_low
 
 __all__ = ["everyday_text", "totals"]
 
@@ -27,6 +28,9 @@ def totals(outcomes: Sequence[EverydayOutcome]) -> dict[str, float]:
         "live_of_early": sum(o.live for o in early) / max(len(early), 1),
         "right_cause": sum(o.right_cause for o in told) / max(len(told), 1),
         "twins_silent": sum(o.twin_silent for o in outcomes) / max(len(outcomes), 1),
+        "twins_silent_live": sum(not o.twin_live for o in outcomes) / max(len(outcomes), 1),
+        "critical": sum(o.critical + o.critical_false for o in outcomes),
+        "critical_right": sum(o.critical for o in outcomes),
     }
 
 
@@ -51,12 +55,15 @@ def everyday_text(outcomes: Sequence[EverydayOutcome], *, missed: bool = False) 
         if missed:
             lines += _missed(told, mine)
     t = totals(outcomes)
+    low = wilson_low(int(t["critical_right"]), int(t["critical"]))
     lines.append(
         f"{len(FAULTS)} faults, {t['cases']} cases and as many twins; the reference test tells"
         f" {t['tellable']} with power {MIN_POWER:g}: alarmed {t['alarmed']:.3f}, before the log"
         f" stood still {t['live']:.3f} (of the {t['tellable_early']} that it tells from"
         f" {EARLY_SHARE:.0%} of the rows {t['live_of_early']:.3f}), right first cause"
-        f" {t['right_cause']:.3f}; twins silent {t['twins_silent']:.3f}"
+        f" {t['right_cause']:.3f}; twins silent {t['twins_silent']:.3f}, live"
+        f" {t['twins_silent_live']:.3f}; critical alarms right live: {t['critical_right']} of"
+        f" {t['critical']}, at least {low:.3f} (90 % interval)"
     )
     return "\n".join(lines)
 
@@ -80,6 +87,8 @@ def _missed(told: Sequence[EverydayOutcome], mine: Sequence[EverydayOutcome]) ->
     for o in mine:
         if not o.twin_silent:
             wrong[f"twin: {o.twin_kinds} at {o.key.split('/')[1]}"] += 1
+        elif o.twin_live:
+            wrong[f"twin while it grew: {o.twin_live} at {o.key.split('/')[1]}"] += 1
     return [f"    {n:3} x {what}" for what, n in wrong.most_common(12)]
 
 

@@ -1,6 +1,4 @@
-"""Fits and checks confidence: how often incidents of a stated confidence are right.
-
-Fitted and checked on simulated runs.
+"""Checks confidence on simulated runs: how often incidents of a stated confidence are right.
 
     pairs = simulate_pairs(range(100, 120))
     print(reliability_table([(p.confidence, p.right) for p in pairs]))
@@ -9,9 +7,6 @@ Each seed makes one run per fault and noise: spikes, slow and unrecovered spikes
 of sizes from hardly visible to plain, runs without a fault, in noise that is Gaussian,
 autocorrelated, heavy-tailed, strewn with outlying rows, or wanders. An alarm is right if its
 interval, widened by 50 rows, touches the planted one. Half of the runs have no fault.
-
-`fit_steps` turns such pairs into the table that `trimtab.detectors.confidence` holds: P(right) as a
-rising function of the score (pool adjacent violators), one for each group of rules.
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +22,7 @@ from trimtab.incidents import Incident, group_findings, leading_finding
 from trimtab.record import RunRecord
 from trimtab.testing.curves import make_noise, record_of
 
-__all__ = ["Pair", "fit_steps", "reliability", "reliability_table", "simulate_pairs"]
+__all__ = ["Pair", "reliability", "reliability_table", "simulate_pairs"]
 
 Floats = NDArray[np.float64]
 
@@ -111,27 +106,6 @@ def _noise(kind: str, rng: np.random.Generator) -> Floats:
     return make_noise(
         NUM_ROWS, "ar1" if kind == "ar1" else "t3" if kind == "t3" else "gaussian", rng
     )
-
-
-def fit_steps(
-    scores: Sequence[float], right: Sequence[bool], *, num_bins: int = 6
-) -> tuple[tuple[float, float], ...]:
-    """Return (score, P(right)) at the middles of bins of equal size, rising.
-
-    One success and one failure are added per bin, so that no bin is certain.
-    """
-    order = np.argsort(np.asarray(scores), kind="stable")
-    x = np.asarray(scores, dtype=np.float64)[order]
-    y = np.asarray(right, dtype=np.float64)[order]
-    parts = [p for p in np.array_split(np.arange(len(x)), num_bins) if len(p)]
-    pools = [[float(y[p].sum()) + 1.0, len(p) + 2.0, [float(np.median(x[p]))]] for p in parts]
-    merged: list[tuple[float, float, list[float]]] = []
-    for good, number, middles in pools:
-        merged.append((good, number, middles))  # type: ignore[arg-type]
-        while len(merged) > 1 and merged[-2][0] / merged[-2][1] >= merged[-1][0] / merged[-1][1]:
-            b, a = merged.pop(), merged.pop()
-            merged.append((a[0] + b[0], a[1] + b[1], a[2] + b[2]))
-    return tuple((m, g / n) for g, n, middles in merged for m in middles)
 
 
 def reliability(

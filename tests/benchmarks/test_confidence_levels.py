@@ -36,6 +36,7 @@ def test_sure_is_said_only_where_the_lower_bound_supports_it() -> None:
         assert level.low <= level.hit_rate <= level.high
         assert level.floor <= level.hit_rate
         assert level.measured
+    assert low.stated < likely.stated < sure.stated
     assert low.hit_rate < likely.hit_rate < sure.hit_rate
 
 
@@ -55,7 +56,7 @@ def test_a_rule_that_was_never_measured_is_not_sure() -> None:
 
 
 def alarm(fold: int, *, right: bool, score: float = 40.0, detector: str = "spike") -> StatedAlarm:
-    return StatedAlarm(fold, detector, score, calibrated(detector, score), right)
+    return StatedAlarm(fold, detector, score, right)
 
 
 def test_a_repository_is_counted_under_a_bar_chosen_without_it() -> None:

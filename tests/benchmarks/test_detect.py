@@ -8,6 +8,8 @@ import pytest
 
 from benchmarks.cross_validate import SETTINGS, cross_validate
 from benchmarks.detect import detect
+from benchmarks.live_replay import LiveReplay, replay_live
+from benchmarks.manifest import read_manifest
 from benchmarks.peers.ratio_rules import InternEvo
 from benchmarks.peers.sigma_rules import LevanterUpdateClip, SkipStep
 from benchmarks.predictions import predict
@@ -108,3 +110,24 @@ def test_a_high_bar_silences_and_the_settings_run_through(folder: Path) -> None:
     assert found.left_out["recall"] == 1
     assert found.num_folds == 3
     assert np.isclose(sum(found.chosen.values()), 3)
+
+
+def test_a_replay_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    loss = [3.0 / (1 + i) ** 0.1 + 0.01 * (i % 3) + 4.0 * (40 <= i < 48) for i in range(60)]
+    rows = (f'{{"step": {i}, "loss": {x}}}\n' for i, x in enumerate(loss))
+    (tmp_path / "run.jsonl").write_text("".join(rows))
+    span = {"n_records": 60, "n_steps": 60, "x_first": 0, "x_last": 59}
+    found = label("loss_spike_slow", 40, peak=40, recovery=48)
+    line = {"id": "run", "verdict": "incident", "local_path": "run.jsonl", "repo": "a", **span}
+    runs = read_manifest(write_manifest(tmp_path, {**line, "incidents": [found]}))
+    kept, said = tmp_path / "out.jsonl", list[str]()
+
+    def replayed() -> LiveReplay:
+        return replay_live(tmp_path, runs, say=said.append, most_rows=1000, results=kept)
+
+    first = replayed()
+    assert first.figures["live, all"]["recall_same_family"] == 1.0
+    with kept.open("a") as file:
+        file.write('{"id": "torn')
+    assert replayed() == first
+    assert len(said) == 1

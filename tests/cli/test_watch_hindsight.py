@@ -83,3 +83,9 @@ def test_hindsight_leaves_the_last_rows_of_a_log_that_grows_alone() -> None:
     assert bursts(220, grows=True) == []
     assert bursts(220, grows=False) == bursts(240, grows=True) == [200]
     assert [settling_rows(n) for n in (8, 96, 300, 10**6)] == [6, 12, 32, 32]
+
+
+def test_few_rows_of_a_log_that_grows_ask_for_no_action_yet() -> None:
+    record = record_of(np.array([2.0, 1.9, 1.8, 3.0, 3.1, 3.2, 3.1, 3.0, 3.2, 3.1, 3.0, 3.1]))
+    told = {g: {f.severity for f in all_findings(record, grows=g)} for g in (True, False)}
+    assert told == {True: {"warning"}, False: {"critical"}}

@@ -202,3 +202,14 @@ def test_a_lone_row_beside_trouble_of_the_scale_is_a_spike_of_the_loss() -> None
     assert "spike" not in alarms(run(loss, loss_scale=scale))
     scale[415:440] = 2.0**9
     assert alarms(run(loss, loss_scale=scale)) >= {"scale-collapse", "spike"}
+
+
+@pytest.mark.parametrize("stands", [True, False])
+def test_a_climb_that_then_stands_says_so(*, stands: bool) -> None:
+    rng, rows = np.random.default_rng(0), np.arange(2000)
+    climb = np.clip((rows - 1009) / 120, 0, 1 if stands else None)
+    loss = 2.8 + 3 * climb + 0.03 * rng.standard_normal(2000)
+    found = all_findings(derive(run(loss)))
+    told = " ".join(f.text for f in found if f.kind == "divergence" and f.closed)
+    assert ("still moving" in told) is not stands
+    assert ("stands at 5." in told) is stands

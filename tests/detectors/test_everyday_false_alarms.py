@@ -174,6 +174,22 @@ def test_a_rise_that_comes_back_and_wears_off_is_a_note(fault: str, *, told: boo
     assert bool(alarms(loss)) is told
 
 
+@pytest.mark.parametrize("fault", ["", "spike", "one more"])
+def test_restarts_that_are_each_twice_as_far_are_notes(fault: str) -> None:
+    """A cosine with `T_mult=2` whose rate is not logged: the loss rises and falls with it."""
+    at = np.array([0, 150, 450, 1050, 2250])
+    rng, row = np.random.default_rng(3), np.arange(3000)
+    k = np.searchsorted(at, row, side="right") - 1
+    share = (row - at[k]) / (150 * 2.0**k)
+    loss = 2 + 2 * (1 + row / 50) ** -0.5 + 0.15 * np.cos(np.pi * share / 2) * (k > 0)
+    loss += 0.02 * rng.normal(size=3000)
+    if fault == "spike":
+        loss[1600:1640] += 1.0
+    elif fault:
+        loss[1500:] += 0.15 * np.exp(-np.arange(1500) / 300)
+    assert bool(alarms(loss) - {"plateau"}) is bool(fault)
+
+
 @pytest.mark.parametrize("logged", [True, False])
 def test_a_large_vocabulary_that_is_warmed_up_is_no_run_that_never_learns(*, logged: bool) -> None:
     rows = np.arange(600)

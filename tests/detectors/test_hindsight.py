@@ -113,6 +113,14 @@ def test_noise_and_a_few_bad_batches_at_the_start_are_not() -> None:
     assert start_findings(smooth) == []
 
 
+@pytest.mark.parametrize(("climb", "told"), [(0.2, True), (0.04, False)])
+def test_a_climb_that_goes_on_needs_no_third(climb: float, *, told: bool) -> None:
+    rng, rows = np.random.default_rng(100), np.arange(80)
+    loss = 4.0 + 2.0 * np.exp(-rows / 8) + 4 * climb * np.maximum(rows - 55, 0) / 24
+    found = start_findings(loss + 0.02 * rng.standard_normal(80))
+    assert [(f.kind, f.severity) for f in found] == [("divergence", "warning")] * told
+
+
 def test_a_norm_that_is_nan_now_and_then_is_an_alarm_once() -> None:
     norm = make_quiet("grad_norm", 300, 105)
     norm[[50, 90, 130]] = np.nan

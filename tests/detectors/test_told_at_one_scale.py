@@ -5,7 +5,10 @@ import pytest
 from numpy.typing import NDArray
 
 import trimtab
+from trimtab.detectors.offline import all_findings
 from trimtab.detectors.one_scale import at_one_scale
+from trimtab.monitor.follower import first_rows
+from trimtab.signals import derive
 from trimtab.testing.curves import record_of
 
 Floats = NDArray[np.float64]
@@ -30,6 +33,29 @@ def test_a_summed_loss_is_another_scale_and_its_noise_no_alarm(factor: float) ->
     for values in columns.values():
         values[AT:] *= factor
     assert first_causes(columns) == ["loss-rescaled"]
+
+
+def alarms_at(columns: dict[str, Floats], rows: int) -> set[str]:
+    """Return the alarms of a log that has grown to so many rows."""
+    record = record_of(np.arange(float(NUM)), columns)
+    found = all_findings(derive(first_rows(record, rows)), grows=True)
+    return {f.detector if f.severity == "warning" else f.severity for f in found} - {"info"}
+
+
+def test_another_scale_is_told_while_the_log_grows() -> None:
+    columns = logs(100)
+    for values in columns.values():
+        values[AT:] *= 32
+    assert "spike" in alarms_at(columns, AT + 4)
+    assert alarms_at(columns, AT + 12) == {"loss-rescaled"}
+
+
+def test_the_newest_rise_of_each_pass_is_one_of_them() -> None:
+    columns = logs(100)
+    for at in range(100, NUM, 80):
+        columns["loss"][at : at + 8] *= np.linspace(6, 2, 8)
+    assert alarms_at(columns, 178) == {"spike", "hindsight"}  # and no fall from the top of a spike
+    assert alarms_at(columns, 342) == {"equal-distances"}
 
 
 @pytest.mark.parametrize("how", ["norm apart", "no norm", "ends", "noisier"])

@@ -13,7 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.guard.inner import inner
 from tests.guard.tiny import events_of, guard_of, make
 from trimtab.guard import Guard
+from trimtab.guard.recovery import both_ways
+from trimtab.guard.settings.ledger import SettingsLedger
 from trimtab.guard.settings.measured import BatchScales, LossCount, RatePeak
+from trimtab.guard.settings.reader import SettingsReader
+from trimtab.guard.state.training_state import Training
+from trimtab.plan.expected import ExpectedChanges
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -93,35 +98,90 @@ def scaled(x: Tensor, model: nn.Module) -> Tensor:
     return torch.as_tensor(nn.functional.mse_loss(model(x), torch.tanh(x[:, :4])))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("what", ["sign", "frozen"])
-def test_only_a_turned_sign_is_put_back_while_nothing_gets_worse(tmp_path: Path, what: str) -> None:
+def train(run: Path | None, what: str) -> tuple[nn.Module, list[str]]:
+    """Train in act, or in a plain loop; from CHANGE on the sign is turned, or most is frozen."""
     torch.manual_seed(0)
-    x, run = torch.randn(32 * STEPS * 2, 16), tmp_path / "run"
-    model = nn.Sequential(
-        *(m for _ in range(4) for m in (nn.Linear(16, 16), nn.Tanh())), nn.Linear(16, 4)
-    )
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x = torch.randn(32 * STEPS * 2, 16)
+    layers = [m for _ in range(4) for m in (nn.Linear(16, 16), nn.Tanh())]
+    model = nn.Sequential(*layers, nn.Linear(16, 4))
+    rate = 0.0 if what == "frozen, at rate 0" else 1e-3
+    lower = {"params": nn.Sequential(*layers).parameters(), "lr": rate}
+    optimizer = torch.optim.AdamW([{"params": model[-1].parameters()}, lower], lr=1e-3)
     data = DataLoader(TensorDataset(x), batch_size=32)
+
+    def loss_of(inputs: Tensor, step: int) -> Tensor:
+        if what.startswith("frozen") and step == CHANGE:
+            for p in list(model.parameters())[:-2]:
+                p.requires_grad_(False)
+        return scaled(inputs, model) * (-1 if what == "sign" and step >= CHANGE else 1)
+
+    if run is None:
+        for step, (inputs,) in zip(range(1, STEPS + 1), data, strict=False):
+            optimizer.zero_grad()
+            loss_of(inputs, step).backward()
+            optimizer.step()
+        return model, []
     guard = Guard(
         model, optimizer, data=data, run=run, mode="act", steps=STEPS, policy=POLICY,
         say=lambda _: None,
     )  # fmt: skip
     for (inputs,) in guard:
-        at = guard.step_number + 1 >= CHANGE
-        if what == "frozen" and guard.step_number + 1 == CHANGE and guard.phase != "probe":
-            for p in list(model.parameters())[:-2]:
-                p.requires_grad_(False)
-        guard.backward(scaled(inputs, model) * (-1 if at and what == "sign" else 1))
+        guard.backward(loss_of(inputs, guard.step_number + 1 if guard.phase != "probe" else 0))
         guard.step()
-    trials = [e for e in events_of(run, "attempt") if str(e.data["why"]).startswith("trial")]
-    done = [a["remedy"] for a in guard.actions]
-    if what == "frozen":  # as often meant: told, and left to a person
-        assert (trials, done) == ([], [])
-        assert "requires_grad" in (run / "verdict.json").read_text()
-        return
+    return model, [str(a["remedy"]) for a in guard.actions]
+
+
+def same(a: nn.Module, b: nn.Module) -> bool:
+    return all(torch.equal(p, q) for p, q in zip(a.parameters(), b.parameters(), strict=True))
+
+
+@pytest.mark.slow
+def test_turned_sign_is_put_back(tmp_path: Path) -> None:
+    model, done = train(tmp_path / "run", "sign")
     assert done == ["roll-back+put-back"]
     assert float(scaled(torch.randn(256, 16), model).detach()) < 0.1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["frozen", "frozen, at rate 0"])
+def test_frozen_parameters_are_tried_both_ways_and_left_where_that_is_no_worse(
+    tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(both_ways, "_SPEED", 10.0)  # as where the run learns more slowly since
+    run = tmp_path / "run"
+    model, done = train(run, what)
+    trials = [e for e in events_of(run, "attempt") if str(e.data["why"]).startswith("trial")]
+    assert len(trials) == 1
+    assert done == (["roll-back+put-back"] if what == "frozen" else [])
+    # put back it is the run that was never frozen; left alone it is the loop's own, to the bit
+    assert same(model, train(None, "" if what == "frozen" else what)[0])
+    assert "requires_grad" in (run / "verdict.json").read_text()
+
+
+@pytest.mark.parametrize("then", ["the same", "others"])
+def test_hold_ends_where_the_script_goes_on_by_a_plan_of_its_own(then: str) -> None:
+    model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(8)))
+    optimizer = torch.optim.AdamW(model.parameters())
+    reader = SettingsReader(Training(model, optimizer, None, None, {}), clip=lambda: None)
+    ledger = SettingsLedger(reader, ExpectedChanges())
+
+    def step(number: int, trained: range | None) -> dict[str, str]:
+        if trained is not None:
+            for i, p in enumerate(model.parameters()):
+                p.requires_grad_(i in trained)
+        model(torch.ones(1, 2))
+        ledger.before_update(number)
+        return ledger.ended_holds(number)
+
+    step(1, None)
+    step(2, range(2))
+    ledger.put_back({"requires_grad": (1.0,) * 16})
+    assert not step(3, range(2))  # as after a rollback: the same change again
+    assert not step(4, None)
+    ended = step(60, range(2) if then == "the same" else range(2, 4))
+    assert ended.keys() == {"requires_grad"}
+    assert sum(p.requires_grad for p in model.parameters()) == 2
+    assert not step(61, None)
 
 
 def test_hold_of_a_setting_ends_where_a_loop_that_set_it_no_longer_does(tmp_path: Path) -> None:

@@ -213,6 +213,25 @@ def test_a_fingerprint_costs_microseconds() -> None:
     assert sorted(times)[len(times) // 2] < 1e-3
 
 
+@pytest.mark.parametrize("what", ["held", "seen"])
+def test_settings_of_the_optimizer_are_known_after_a_restore(what: str) -> None:
+    """`load_state_dict` puts other groups in place of those that were there."""
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=0.01)
+    reader = SettingsReader(Training(model, optimizer, None, None, {}), clip=lambda: 1.0)
+    ledger = SettingsLedger(reader, ExpectedChanges())
+    ledger.before_update(1)
+    optimizer.load_state_dict(optimizer.state_dict())
+    ledger.went_back(1)
+    if what == "held":
+        ledger.put_back({"weight_decay": (0.01,)})
+    optimizer.param_groups[0]["weight_decay"] = 10.0
+    model(torch.ones(1, 2))
+    found = [c.name for c in ledger.before_update(2)]
+    assert optimizer.param_groups[0]["weight_decay"] == (0.01 if what == "held" else 10.0)
+    assert found == ([] if what == "held" else ["weight_decay"])
+
+
 def test_a_window_covers_a_reading_whose_onset_only_lies_before_it_as_readings_are_rare(
     tmp_path: Path,
 ) -> None:

@@ -13,6 +13,8 @@ A climb in the first rows of a run is held against the noise of the rows after i
 `rough_start` holds it against that of the first ones. Blind where fewer than eight stretches are
 there. Only shifts: a divergence and a drift are told from many blocks already. A rise within the
 span of a divergence is part of that climb, and the rows before it are no level to compare with.
+A divergence that was still moving when it was told, and then stands on one level to the end, says
+how long.
 """
 
 from collections.abc import Sequence
@@ -35,6 +37,10 @@ LEAST_STRETCHES = 8
 BORNE_OUT_SIGMA = 3.0
 NOISE_ROWS = 128
 """After a rough start, of which the noise is taken. Ours."""
+STANDS_ROWS = 128
+"""Fewest rows behind a climb that show a level, cut into eight. Ours."""
+STANDS_SHARE = 0.15
+"""Of the climb, by which the level may move over them. Ours."""
 CLIMB_ROWS = 32
 """Of a rough start, which say how high it was; it may wear off over the rows after them. Ours."""
 
@@ -46,9 +52,28 @@ def as_borne_out(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
         replace(f, severity="info", text=f"{f.text}; the rows after it do not bear it out")
         if (_is_shift(f) and not _climbs_on(f, climbs) and not _holds(record, f))
         or (f.detector.startswith("rough-start-") and not _is_rough(record, f))
-        else f
+        else _as_it_stands(record, f)
         for f in findings
     )
+
+
+def _as_it_stands(record: RunRecord, f: Finding) -> Finding:
+    """Return a climb whose text says where it ended, if the rows behind it stand on one level."""
+    text, moving, _ = f.text.partition(", still ")
+    if not (f.kind == "divergence" and f.signal == "loss" and moving):
+        return f
+    column = record.columns["loss"]
+    later = column.values[
+        column.finite_rows(slice(f.row + 1, record.rows_of(int(record.attempt[f.row])).stop))
+    ]
+    if len(later) < STANDS_ROWS:
+        return f
+    levels = [float(np.median(part)) for part in np.array_split(later, 8)]
+    # The first of them may hold the rest of the climb.
+    if np.ptp(levels[1:]) > STANDS_SHARE * abs(float(np.median(levels)) - f.expected):
+        return f
+    level = f"{float(np.median(levels)):.4g} over the last {len(later)} rows"
+    return replace(f, text=f"{text}, then it stands at {level}")
 
 
 def _is_shift(f: Finding) -> bool:

@@ -31,6 +31,8 @@ STEP_SHARE = 20
 LEAST_SHARE = 0.75
 """Of the rises, that stand one period apart, and of the periods, that miss none. Ours."""
 MOST_ALARMS = 256
+UNDER_WAY = 4
+"""Times the longest rise before it, that the newest one may last. Ours."""
 SPIKES = ("spike", "unrecovered-spike")
 KINDS = (*SPIKES, "shift", "drift", "divergence", "grad-spike")
 """Alarms at a tooth that are of it."""
@@ -131,7 +133,7 @@ def _equal_distances(
     worst = max(of_them, key=lambda f: f.score)
     last = max(f.row if f.end_row is None else f.end_row for f in of_them)
     period = _period(teeth)
-    lasts = any(f.end_row is None for f in of_them)
+    lasts = _lasts(record, of_them)
     return finding_at(
         record,
         detector="equal-distances",
@@ -151,6 +153,16 @@ def _equal_distances(
             f" to {worst.value:.4g} at most: the data comes in that order"
         ),
     )
+
+
+def _lasts(record: RunRecord, of_them: Sequence[Finding]) -> bool:
+    """Whether a rise stays; the newest may be under way for some times as long as others took."""
+    *others, newest = sorted(of_them, key=lambda f: f.onset_row)
+    if any(f.end_row is None for f in others):
+        return True
+    longest = max(f.end_row - f.onset_row for f in others if f.end_row is not None)
+    under_way = record.num_rows - newest.onset_row
+    return newest.end_row is None and under_way > UNDER_WAY * max(longest, LEAST_PERIOD)
 
 
 def _pass(record: RunRecord, teeth: Sequence[int], period: int) -> str:

@@ -29,7 +29,7 @@ from trimtab.detectors.silence import silence_findings
 from trimtab.readers.freetext.keys import is_adversarial
 from trimtab.readers.tags import is_of_an_agent
 from trimtab.record import RunRecord
-from trimtab.vocabulary import canonical
+from trimtab.vocabulary import Severity, canonical
 
 __all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings", "settling_rows"]
 
@@ -100,6 +100,14 @@ def _of_stand_in(f: Finding) -> Finding:
     return replace(f, severity="info")
 
 
+def _of_few_rows(f: Finding) -> Severity:
+    """Return the severity of a finding on a log that grows.
+
+    An excerpt is judged by its end. Where more rows come it asks for a look, and for no action yet.
+    """
+    return "warning" if f.detector == "excerpt" and f.severity == "critical" else f.severity
+
+
 def all_findings(
     record: RunRecord,
     *,
@@ -142,7 +150,7 @@ def all_findings(
         later = [*hindsight_findings(record, bar=moved.hindsight), *later]
     settled = record.num_rows - (settling_rows(record.num_rows) if grows else 0)
     later = [
-        replace(f, in_hindsight=True)
+        replace(f, in_hindsight=True, severity=_of_few_rows(f) if grows else f.severity)
         for f in later
         if (f.onset_row if f.end_row is None else f.end_row) <= settled
     ]

@@ -2,7 +2,8 @@
 
 A sum in place of a mean, a loss that is no longer divided by the micro-batches, a factor taken out:
 loss and gradient norm become k times as large in one row and stay so, while neither is any noisier
-for its size. With medians of `BEFORE` and `AFTER` rows on both sides of a row
+for its size. With medians of `BEFORE` and up to `AFTER` rows, of a log that grows `LEAST_AFTER` at
+first, on both sides of a row
 
     k = after / before,   |log k(loss) - log k(norm)| <= log `SAME`,   k >= `LEAST_FACTOR`
 
@@ -30,7 +31,7 @@ __all__ = ["Rescaled", "at_one_scale"]
 
 Floats = NDArray[np.float64]
 
-BEFORE, AFTER = 16, 32
+BEFORE, AFTER, LEAST_AFTER = 16, 32, 12
 LEAST_FACTOR = 4.0
 SAME = 1.25
 """Most that the factors of loss and norm differ by, and a median of `AFTER` rows errs. Ours."""
@@ -60,7 +61,7 @@ class Rescaled:
             signal="loss",
             severity="warning",
             # Where it is sure: what comes later on the new scale is an episode of its own.
-            row=self.row + AFTER - 1,
+            row=min(self.row + AFTER, self.end_row) - 1,
             onset_row=self.row,
             value=level * self.factor,
             expected=level,
@@ -109,14 +110,14 @@ def _rescaled(record: RunRecord, attempt: int) -> Rescaled | None:
     span = record.rows_of(attempt)
     loss, norm = (record.columns[name] for name in SIGNALS)
     rows = norm.finite_rows(loss.finite_rows(span))
-    if len(rows) < BEFORE + AFTER:
+    if len(rows) < BEFORE + LEAST_AFTER:
         return None
     both = np.stack([loss.values[rows], norm.values[rows]])
     step = np.full(len(rows), -math.inf)
     with np.errstate(divide="ignore", invalid="ignore"):
         # Noise may hide a part of the factor in any one row.
         step[1:] = np.log(both[:, 1:] / both[:, :-1]).min(axis=0)
-    step[:BEFORE], step[len(rows) - AFTER + 1 :] = -math.inf, -math.inf
+    step[:BEFORE], step[len(rows) - LEAST_AFTER + 1 :] = -math.inf, -math.inf
     for at in np.lexsort((-step,))[:8].tolist():
         if not step[at] >= 0.5 * math.log(LEAST_FACTOR):
             break
@@ -135,8 +136,8 @@ def _factor(both: Floats, at: int) -> float | None:
     jump = np.median(after, axis=1) - level
     if jump[0] < math.log(LEAST_FACTOR) or abs(jump[0] - jump[1]) > math.log(SAME):
         return None
-    later = y[:, BEFORE:]
-    blocks = later[:, : later.shape[1] // AFTER * AFTER].reshape(2, -1, AFTER)
+    later, size = y[:, BEFORE:], after.shape[1]
+    blocks = later[:, : later.shape[1] // size * size].reshape(2, -1, size)
     stays = (np.median(blocks, axis=2) > (level + jump / 2)[:, None]).all()
     quiet = all(
         mad_sigma(np.diff(after[i])) <= NOISIER * mad_sigma(np.diff(before[i])) for i in (0, 1)

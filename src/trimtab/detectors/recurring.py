@@ -1,17 +1,18 @@
-"""Rises of the loss that come back at equal distances and wear off each time: notes, in hindsight.
+"""Rises of the loss that come back on a schedule and wear off each time: notes, in hindsight.
 
 A pass over the data ends, or a schedule that is not logged begins anew: the loss steps up and then
 comes down over the whole round. With w rows on both sides of a row
 
     e[t] = mean y[t .. t+w) - mean y[t-w .. t),      y the logarithm of a loss that is positive
 
-has a peak there. Peaks at equal distances are a comb, if three of them at least, and all but those
-of the first rows, stand where they should. A rise at a tooth is a note where the tooth is like the
+has a peak there. Peaks at equal distances, or each twice as far as the one before (warm restarts
+with `T_mult=2`), are a comb, if three of them at least, and all but those of the first rows, stand
+where they should. A rise at a tooth is a note where the tooth is like the
 others: at most twice as high as they are in the middle, gone by the next one, and a quarter of a
 round later still at a quarter of its height. What falls at an edge is no round: a window of bad
 data that comes with every pass stays an alarm, and so does a spike at a tooth.
 
-Blind to rounds whose length changes, and to the first two of a run that grows.
+Blind to rounds whose length changes in another way, and to the first two of a run that grows.
 """
 
 from dataclasses import dataclass
@@ -34,6 +35,8 @@ PEAK_SIGMA = 4.0
 """Of the steps of the run, over which one is a tooth. Ours."""
 LEAST_TEETH = 3
 MOST_TEETH = 64
+GROWTH = (1, 2)
+"""Times as long as the round before it that a round may be."""
 LEAST_ROUND = 6
 """In windows; shorter rounds have no shape."""
 HIGHEST = 2.0
@@ -75,15 +78,17 @@ def rounds_of(record: RunRecord, attempt: int, signal: str) -> Rounds | None:
     step = level[w:] - level[:-w]
     """step[t] is at row t + w."""
     peaks = _peaks(step, w)
-    comb = _comb(peaks, num, w)
+    comb = _comb(peaks, step[peaks - w], num, w)
     if comb is None:
         return None
-    teeth, length = comb
+    teeth, lengths = comb
     heights = step[teeth - w]
     usual = median(heights)
     good = [
         t
-        for t, height in zip(teeth.tolist(), heights.tolist(), strict=True)
+        for t, length, height in zip(
+            teeth.tolist(), lengths[: len(teeth)].tolist(), heights.tolist(), strict=True
+        )
         if height <= HIGHEST * usual and _wears_off(level, t, length, w, height)
     ]
     if len(good) < LEAST_TEETH:
@@ -103,21 +108,27 @@ def _peaks(step: Floats, w: int) -> Rows:
     return np.array(sorted(found), dtype=np.intp)
 
 
-def _comb(peaks: Rows, num: int, w: int) -> tuple[Rows, int] | None:
-    """Return (peaks at equal distances, the distance): of all such the one with most of them."""
-    best: tuple[Rows, int] | None = None
+def _comb(peaks: Rows, heights: Floats, num: int, w: int) -> tuple[Rows, Rows] | None:
+    """Return (peaks on a schedule, the rounds behind them): of all such the one with most peaks."""
+    best: tuple[Rows, Rows] | None = None
     for i, first in enumerate(peaks.tolist()):
         for other in peaks[i + 1 :].tolist():
-            length = other - first
-            if length < LEAST_ROUND * w:
+            if other - first < LEAST_ROUND * w:
                 continue
-            wanted = np.arange(first, num - w, length)
-            at = np.abs(peaks[:, None] - wanted).argmin(axis=0)
-            there = np.abs(peaks[at] - wanted) <= w
-            if len(wanted) < LEAST_TEETH or not there.all():
-                continue
-            if best is None or len(wanted) > len(best[0]):
-                best = peaks[at], length
+            for growth in GROWTH:
+                lengths = (other - first) * growth ** np.arange(num // w if growth == 1 else 20)
+                wanted = first + np.concatenate(([0], np.cumsum(lengths)))
+                wanted = wanted[wanted < num - w]
+                at = np.abs(peaks[:, None] - wanted).argmin(axis=0)
+                there = np.abs(peaks[at] - wanted) <= w
+                if len(wanted) < LEAST_TEETH or not there.all():
+                    continue
+                # Three peaks of many are so by chance where rounds grow: there is no other, then.
+                others = np.delete(heights[i:], at - i)
+                if growth > 1 and others.max(initial=0.0) > 0.5 * median(heights[at]):
+                    continue
+                if best is None or len(wanted) > len(best[0]):
+                    best = peaks[at], lengths
     return best
 
 

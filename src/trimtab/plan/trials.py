@@ -48,6 +48,8 @@ class SettingPutBack:
     """In words, such as `weight_decay back to 0.1`."""
     ended: bool = False
     """Whether the script has put it back by itself since."""
+    moved: bool = False
+    """Whether the script has set it to another value again since."""
 
 
 # The order is the default of `Policy.arms`: cheap and likely ones first.

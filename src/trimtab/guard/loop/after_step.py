@@ -163,15 +163,14 @@ class AfterStep:
         if not change.expected:
             self._messages.tell(f"{change.text()}: changed, and not announced")
 
-    def tell_ended(self, held: str, how: str) -> None:
-        """Write down that a setting is held no longer: the script itself has put it back.
+    def tell_ended(self, held: str, why: str) -> None:
+        """Write down that a setting is held no longer.
 
         Args:
             held: What was held, in words.
-            how: What the script did, in words.
+            why: What the script did, in words.
         """
         state = self._parts.state
-        why = f"the script itself has put it back, {how}"
         self._edge.run(
             "journal",
             lambda: self._parts.recorder.event(

@@ -200,7 +200,8 @@ class Readings:
         if wanted is None:
             return
         self._edge.run("recovery", lambda: self._recovery.after_reading(reading))
-        if reading is not None and wanted.point is None and not self._recovery.busy:
+        judged = wanted.point is None and not wanted.of_change
+        if reading is not None and judged and not self._recovery.busy:
             # Left alone: what the batches cost from here on is compared with this reading.
             sigma = self._sigma()
             self._yardstick.test.restart()

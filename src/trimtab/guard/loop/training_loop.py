@@ -334,11 +334,12 @@ class TrainingLoop:
             self._after.tell_change(change)
         self._recovery.see_step(self._parts.settings.trained)
         for held, lr in self._parts.rates.end_holds():
-            self._after.tell_ended(f"the learning rate at {held:.3g}", f"to {lr:.3g}")
+            back = f"the script itself has put it back, to {lr:.3g}"
+            self._after.tell_ended(f"the learning rate at {held:.3g}", back)
         held_settings = self._parts.state.decisions.held_settings
-        for name in self._parts.settings.ended_holds(step):
+        for name, why in self._parts.settings.ended_holds(step).items():
             held_settings.pop(name, None)
-            self._after.tell_ended(name, "which it had set again and again")
+            self._after.tell_ended(name, why)
 
     def _read(self) -> None:
         """Give the losses of the yardstick's batches to it; nothing else follows from them."""

@@ -128,11 +128,23 @@ class Case:
     """Branches that may be tried without asking; None: all of the policy."""
     asks: tuple[str, ...] = ()
     """Classes of action that a person would have to allow for the others."""
+    now: RestorePoint | None = None
+    """The state of the run where a change is tried both ways: it goes on from there where the branch
+    without the change is no better."""
+    both: tuple[float, ...] = ()
+    """Losses of the fixed batches under `now`."""
+    compared: str = ""
+    """How both ways compare."""
 
     @property
     def level(self) -> float:
         """Loss before the trouble."""
         return self.expected.level
+
+    @property
+    def origin(self) -> RestorePoint:
+        """The state that goes on where nothing is kept."""
+        return self.base if self.now is None else self.now
 
 
 @dataclass(frozen=True)

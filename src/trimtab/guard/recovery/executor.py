@@ -212,7 +212,7 @@ class Recovery:
         if wanted.point is not None:
             return self._snapshots.get(wanted.point.handle)
         case = self.state.case
-        if case is not None and case.base_reading:
+        if wanted.target_step < 0 or (case is not None and case.base_reading):
             return None
         ring = self.engine.ring
         found = ring.before(wanted.target_step)

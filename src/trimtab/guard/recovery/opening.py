@@ -75,6 +75,7 @@ __all__ = [
     "ask",
     "ask_of_weights",
     "asks_first",
+    "case_of",
     "decide",
     "examine",
     "has_lasted",
@@ -418,7 +419,7 @@ def examine(state: RecoveryState, asked: Opening, e: RestorePointFound) -> Resul
 
 def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     """Wait, give up, or go back and begin to look at the data ahead."""
-    case = _case(asked, e)
+    case = case_of(asked, e)
     # asked before anything is reported: while it waits, the alarm stays unhandled and comes again
     situation = situation_of(state, case, e.standing, e.oldest_step)
     situation = replace(
@@ -519,7 +520,8 @@ def _ask_first(
     return state, (*commands, *more)
 
 
-def _case(asked: Surveying, e: Surveyed) -> Case:
+def case_of(asked: Surveying, e: Surveyed) -> Case:
+    """Return the case that is opened from a state that was found."""
     approach, base = asked.approach, asked.base
     record, incident = asked.found.record, asked.found.incident
     cuts, jump = e.standing.in_force.lr_cuts, approach.lr_jump

@@ -196,6 +196,8 @@ def trial_length(state: RecoveryState, case: Case) -> int:
     suspected, the first sign instead, as the effect of a rate is seen soon after. It never passes
     the end of the run: a scheduler may refuse to go on there.
     """
+    if case.now is not None:  # to where the other branch, the run itself, has got
+        return case.now.step - case.base.step
     policy = state.policy
     early = saturates(case.incident) or case.returning
     sign = case.first_sign if early else case.seen_step

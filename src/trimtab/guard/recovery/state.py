@@ -7,6 +7,7 @@ or a later session can keep, compare and replay states.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -51,6 +52,8 @@ __all__ = [
     "StartingProbe",
     "StartingTrial",
     "Surveying",
+    "SuspectedChange",
+    "TryingBothWays",
 ]
 
 Phase = Literal["calm", "probe", "trial"]
@@ -151,8 +154,18 @@ class Leaving:
     """Classes of action that a person is asked for then."""
 
 
+@dataclass(frozen=True)
+class TryingBothWays:
+    """The state as it is is being copied, to come back to."""
+
+    case: Case
+    trial: Trial
+    """Without the change."""
+
+
 Pending = (
     Reporting
+    | TryingBothWays
     | Responding
     | Opening
     | Surveying
@@ -212,6 +225,28 @@ class ReadingWanted:
     """Also read the newest state in memory at or before this step."""
     point: RestorePoint | None = None
     """Read this state instead; None: the one above."""
+    of_change: bool = False
+    """Whether it is about a suspected change, and not about trouble."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuspectedChange:
+    """A measured change of a setting; how the run learns since is looked at."""
+
+    finding: Finding
+    step: int
+    """At which it was told."""
+    due_step: int
+    """At which the fixed batches are read again."""
+    looks: int = 0
+    losses: tuple[float, ...] = ()
+    """Of the fixed batches when it was told; empty: not read yet."""
+    speed: float = math.nan
+    """By how much they fell in a step before."""
+    now: tuple[float, ...] = ()
+    """Of the fixed batches when it was decided to try both ways."""
+    is_due: bool = False
+    """Whether it is to be tried both ways."""
 
 
 @dataclass(frozen=True)
@@ -285,6 +320,8 @@ class RecoveryState:
     """Why nothing is tried any more; empty as long as something is."""
     wants: ReadingWanted | None = None
     """A reading that is waited for; until it is there, no step is done."""
+    suspected: SuspectedChange | None = None
+    """A change that may be tried both ways."""
     watch: LeftAlone | None = None
     """Trouble that was left alone, as long as it is looked after."""
     times_left_alone: int = 0
@@ -371,10 +408,13 @@ class RecoveryState:
         found: list[RestorePoint] = []
         if self.case is not None:
             found += [self.case.base, *(end for _, end in self.case.ends)]
+            found += [] if self.case.now is None else [self.case.now]
         if self.wants is not None and self.wants.point is not None:
             found.append(self.wants.point)
         if isinstance(self.pending, StartingTrial):
             found.append(self.pending.point)
         elif isinstance(self.pending, Surveying):
             found.append(self.pending.base)
+        elif isinstance(self.pending, TryingBothWays):
+            found.append(self.pending.case.base)
         return tuple(found)

@@ -74,6 +74,7 @@ from trimtab.guard.recovery.triage import SLOW_RISES, saturates, speaks_of_trial
 from trimtab.guard.recovery.trial_table import read_case, with_row
 from trimtab.guard.recovery.trial_verdict import (
     conclude_trial,
+    is_better_without,
     is_beyond_noise,
     noise_of,
     trial_is_lost,
@@ -295,6 +296,12 @@ def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None
         elif len(case.base_reading) == len(reading.losses):
             reading = replace(reading, base=case.base_reading, base_step=case.base.step)
     result = conclude_trial(case, trial, tolerance=state.policy.verify_tolerance, reading=reading)
+    if case.now is not None:
+        held, compared = is_better_without(
+            case, trial, reading, tolerance=state.policy.verify_tolerance
+        )
+        result = replace(result, held=result.held and held)
+        case = replace(case, compared=compared)
     if trial.unchanged:
         state = replace(state, noise=noise_of(case, state.noise))
         result = replace(result, beyond_noise=is_beyond_noise(case, state.noise))
@@ -655,6 +662,7 @@ def forget_findings(state: RecoveryState) -> RecoveryState:
     return replace(
         state,
         watch=None,
+        suspected=None,
         open={},
         grace=GracePeriod(),
         recurrence=RecurringSpikes(),
@@ -692,12 +700,12 @@ def _leave(
 
 def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirmed) -> Result:
     """Open the attempt that goes on without a remedy."""
-    base, ending = case.base, asked.ending
+    base, ending = case.origin, asked.ending
     why = f"no remedy kept: {ending.reason}"
     opened = BeginAttempt(base.attempt, base.step, why, trial=False, more={})
     left = LeftCase(case.incident.kind, case.probe, case.trials)
-    # It has cost as much as one that is kept.
-    begun = (CountRollback(), opened)
+    # It has cost as much as one that is kept; where the run goes on as it was, nothing is undone.
+    begun = (opened,) if case.now is not None else (CountRollback(), opened)
     state = forget_findings(replace(state, phase="calm", case=None, left=left))
     if isinstance(ending, Wait):
         return replace(state, wait_until=ending.until_step), begun
@@ -750,7 +758,7 @@ def break_off(state: RecoveryState, e: FaultHeard) -> Result:
     state = forget_findings(replace(state, verification=None))
     why = f"the {phase} was broken off by a fault of trimtab's own"
     if e.can_go_back:
-        base = case.base
+        base = case.origin
         opened = BeginAttempt(base.attempt, base.step, why, trial=False, more={})
         return state, (*_take_back(case), GoBackTo(base), opened)
     # a probe has recorded no row: what goes on continues the attempt that was gone back to

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +13,7 @@ from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
 from trimtab.guard.recovery.values import JobNoise
 from trimtab.guard.state.decisions import is_back
 from trimtab.guard.yardstick.reading import compare
+from trimtab.plan.effects import effect_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,12 +23,24 @@ if TYPE_CHECKING:
     from trimtab.guard.yardstick.reading import BatchComparison, Reading
     from trimtab.plan.trials import Trial
 
-__all__ = ["conclude_trial", "is_beyond_noise", "noise_of", "reading_of", "trial_is_lost"]
+__all__ = [
+    "conclude_trial",
+    "is_better_without",
+    "is_beyond_noise",
+    "noise_of",
+    "reading_of",
+    "trial_is_lost",
+]
 
 _NOISE_SHARE = 0.1
 """Most that the noise of a trial's losses may lift what counts as held, share of the unit."""
 _FEWEST_REPLAYS = 3
 """Of calm steps, from one state, that show how far a job repeats itself."""
+_PAIRED = 1 / 3
+"""Of what is tolerated, that matters where losses are paired: single rows, whose noise bounds the
+unit from below, are noisier. Ours."""
+_CONTRADICTS = 0.25
+"""Share of what is noise of fixed batches, by which they may be worse without a change. Ours."""
 _LOST_SHARE = 0.15
 """Distance above the level from which a trial is lost, share of the unit."""
 
@@ -87,6 +101,39 @@ def conclude_trial(
         changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
         bitwise=_repeats_bitwise(case) if trial.unchanged else None,
     )
+
+
+def is_better_without(
+    case: Case, trial: Trial, reading: Reading | None, *, tolerance: float
+) -> tuple[bool, str]:
+    """Return whether the branch without a change is better than the run with it, and the figures.
+
+    It is where it has learned the same batches better, over the second half of the steps since the
+    change: by more than the 95 % interval of the paired losses, by more than the tolerated share of
+    the descent, and far beyond what the steps before the change, which are replayed, differ by.
+    The fixed batches are few; they must not say otherwise.
+    """
+    now = case.both
+    if reading is None or len(now) != len(reading.losses):
+        return False, "the fixed batches were not read"
+    found = reading_of(reading.losses, replace(reading, base=now), case.expect, tolerance=tolerance)
+    curve = as_curve(case.losses, after=case.from_step)
+    half = (max(case.first_sign, case.from_step) + case.seen_step) // 2
+    paired = effect_of(curve, {t: x for t, x in case.control.items() if t > half})
+    # a setting that is put back is as it was in the steps before; a rate that is held is not
+    calm = _calm_part(case, curve) if trial.put_back else {}
+    apart = max((abs(x - case.control.get(t, x)) for t, x in calm.items()), default=0.0)
+    told = (
+        f"{paired} in training, by step; {reading.mean:.4g} against {sum(now) / len(now):.4g} on"
+        " the fixed batches"
+    )
+    better = (
+        paired.high < 0
+        and -paired.size > _PAIRED * tolerance * case.expect.unit
+        and JobNoise(apart, apart).is_far_below(-paired.size)
+        and found.rise <= _CONTRADICTS * found.limit
+    )
+    return better, told
 
 
 def _rate_that_was_back(case: Case, trial: Trial) -> float | None:

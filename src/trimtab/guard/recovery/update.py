@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, assert_never
 
 from trimtab.detectors.contract import changed
 from trimtab.diagnosis.diagnose import diagnose
-from trimtab.guard.recovery import kept_remedy, opening, permission, trial_cycle
+from trimtab.guard.recovery import both_ways, kept_remedy, opening, permission, trial_cycle
 from trimtab.guard.recovery.commands import (
     FindIncident,
     JournalEvent,
@@ -53,6 +53,7 @@ from trimtab.guard.recovery.state import (
     StartingProbe,
     StartingTrial,
     Surveying,
+    TryingBothWays,
 )
 from trimtab.guard.recovery.triage import NO_RISE, explained_by, speaks_of_state
 
@@ -143,9 +144,15 @@ def _answered(state: RecoveryState, pending: Pending, e: Answer) -> Result:
         case Responding(), IncidentFound():
             return opening.search_base(state, pending, e)
         case Opening(), RestorePointFound():
+            if both_ways.is_asked(state, pending.found):
+                return both_ways.examine(state, pending, e)
             return opening.examine(state, pending, e)
         case Surveying(), Surveyed():
+            if both_ways.is_asked(state, pending.found):
+                return both_ways.start(state, pending, e)
             return opening.open_case(state, pending, e)
+        case TryingBothWays(), Captured():
+            return both_ways.try_without(state, pending, e)
         case _:
             pass
     case = state.case
@@ -156,6 +163,8 @@ def _answered(state: RecoveryState, pending: Pending, e: Answer) -> Result:
         case Capturing(), Captured():
             return trial_cycle.finish_trial(state, e.step, e)
         case Advancing(), Surveyed():
+            if case.now is not None:
+                return both_ways.conclude(state, case, e)
             return trial_cycle.advance(state, case, pending, e)
         case GoingFurtherBack(), RestorePointFound():
             return trial_cycle.continue_further_back(state, case, pending, e)
@@ -345,8 +354,11 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
         commands += more
     elif state.watch is not None:
         state = opening.watch_again(state, e)
-    elif e.findings:
-        state = opening.ask_of_weights(state, e)
+    else:
+        if e.findings:
+            state = opening.ask_of_weights(state, e)
+        if e.findings or state.suspected is not None:
+            state = both_ways.look(state, e)
     return state, tuple(commands)
 
 
@@ -382,6 +394,8 @@ def _read(state: RecoveryState, e: ReadingDone) -> Result:
     if state.phase == "trial":
         assert state.case is not None
         return trial_cycle.end_trial(state, state.case, wanted.event.step, e)
+    if wanted.of_change:
+        return both_ways.hear_reading(state, wanted, e)
     return opening.decide(state, wanted, e)
 
 

@@ -222,21 +222,23 @@ class SettingsLedger:
         """Return the loss by which the backward pass begins as it used to be counted."""
         return self._count.apply(loss)
 
-    def ended_holds(self, step: int) -> tuple[str, ...]:
-        """End the holds of settings that the script has put back itself; return their names.
+    def ended_holds(self, step: int) -> dict[str, str]:
+        """End the holds of settings that the script manages itself; return why, by name.
 
-        Only of a loop that had set the setting again and again is it known that it no longer does.
+        It does where it sets one to a value that it never had, or trains parts of the model in
+        turn. That it has put one back is only known of a loop that had set it again and again.
 
         Args:
             step: The one that is under way.
         """
         if not self._held:
-            return ()
-        own = self._reader.overwritten | self._scales.corrected
+            return {}
+        given, self._reader.overwritten = self._reader.overwritten, {}
+        own, self._scales.corrected = given.keys() | self._scales.corrected, set()
         if self._count.corrected:
             own.add(LossCount.name)
-        self._reader.overwritten, self._scales.corrected = set(), set()
         self._count.corrected = False
+        planned = {n: values for n, values in given.items() if self._is_planned(n, values, step)}
         for name in own:
             rows, last = self._insisted.get(name, (0, step - 1))
             self._insisted[name] = (rows + 1 if step - last <= 1 else 1, max(step, last))
@@ -247,9 +249,18 @@ class SettingsLedger:
             and self._insisted[name][0] >= _INSISTS
             and step - self._insisted[name][1] >= _RETURNED
         )
-        if ended:
-            self.release(dict.fromkeys(ended, ()))
-        return ended
+        if ended or planned:
+            self.release({**dict.fromkeys(ended, ()), **planned})
+        back = "the script itself has put it back, which it had set again and again"
+        why = dict.fromkeys(ended, back)
+        return why | dict.fromkeys(planned, "the script sets it anew, by a plan of its own")
+
+    def _is_planned(self, name: str, values: Values, step: int) -> bool:
+        """Whether the script goes on to another value of what is held, or comes back to one."""
+        known = {v for c in self._changes if c.name == name for v in (c.before, c.after)}
+        last = self._insisted.get(name, (0, step))[1]
+        in_turn = name == "requires_grad" and step - last > _RETURNED
+        return bool(known) and (values not in known or in_turn)
 
     def after_update(self) -> None:
         """Take what is in force now as the guard's own doing: schedules, remedies, restores."""
@@ -267,6 +278,7 @@ class SettingsLedger:
         self._undo_after(step)
         for name, value in self._held.items():
             self._reader.write(name, value)
+        self._make_again(step)  # it may have gone on to a later state
         self.accept()
 
     def _undo_after(self, step: int) -> None:
@@ -389,6 +401,7 @@ class SettingsLedger:
                     changed_to=change.after,
                     shown=self._shown_back(change),
                     ended=self._is_over(change),
+                    moved=self._moved.get(change.name, 0) > change.step,
                 )
         return tuple(found.values())
 
@@ -398,7 +411,9 @@ class SettingsLedger:
             return True
         if change.name == LossCount.name:
             return self._count.is_over
-        return self._values.get(change.name) == change.before
+        # what going back has undone is in force again when its step comes
+        undone = [c.after for c in self._undone if c.name == change.name]
+        return (undone[-1] if undone else self._values.get(change.name)) == change.before
 
     def _values_to_hold(self, change: SettingChanged) -> Values:
         """Return what puts a setting back; empty where nothing does."""
@@ -493,6 +508,7 @@ class SettingsLedger:
         for change in changed:
             name = change.name
             if name in self._held:
+                self._reader.overwritten[name] = change.after
                 self._reader.write(name, self._held[name])
                 self.accept()
                 continue

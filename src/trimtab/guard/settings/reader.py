@@ -59,12 +59,13 @@ class SettingsReader:
         self._modules: list[torch.nn.Module] = []
         self._numbers: list[tuple[torch.nn.Module, str]] = []
         self._parameters: list[torch.Tensor] = []
-        self._options: list[tuple[Mapping[str, object], itemgetter[object] | None]] = []
+        self._options: list[itemgetter[object] | None] = []
+        """What reads the settings of each group; a restore puts other groups in their place."""
         self._held: dict[str, Values] = {}
         self._holding: tuple[object, ...] = ()
         """Fingerprint with all that is held in force."""
-        self.overwritten: set[str] = set()
-        """Of what is held, that the loop has set otherwise since this was last emptied."""
+        self.overwritten: dict[str, Values] = {}
+        """Of what is held, to what the loop has set it since this was last emptied."""
         self._hook: RemovableHandle | None = None
         self.find()
 
@@ -82,7 +83,7 @@ class SettingsReader:
         self._options = []
         for group in self._training.optimizer.param_groups:
             names = [k for k, v in group.items() if k not in _NOT_SETTINGS and _is_plain(v)]
-            self._options.append((group, itemgetter(*names) if names else None))
+            self._options.append(itemgetter(*names) if names else None)
 
     # -- in each step -----------------------------------------------------------------------
 
@@ -91,11 +92,17 @@ class SettingsReader:
 
         A setting that is missing now, and a group that was added, differ from all before.
         """
+        groups = self._training.optimizer.param_groups
         try:
             return (
-                len(self._training.optimizer.param_groups),
+                len(groups),
                 self._clip(),
-                tuple([None if get is None else get(group) for group, get in self._options]),
+                tuple(
+                    [
+                        None if get is None else get(group)
+                        for group, get in zip(groups, self._options, strict=False)
+                    ]
+                ),
                 tuple(map(_is_training, self._modules)),
                 tuple([getattr(m, name) for m, name in self._numbers]),
                 tuple(map(_needs_gradient, self._parameters)),
@@ -179,7 +186,7 @@ class SettingsReader:
         now = self.read()
         for name, values in self._held.items():
             if now.get(name) != values:
-                self.overwritten.add(name)
+                self.overwritten[name] = now.get(name, ())
                 self.write(name, values)
         self._holding = self.fingerprint()
 
