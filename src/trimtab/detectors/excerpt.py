@@ -22,6 +22,7 @@ import numpy as np
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
+from trimtab.signals.clip import clip_of
 from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["MAX_ROWS", "excerpt_findings"]
@@ -199,11 +200,12 @@ def _norm(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) ->
     column = record.columns.get("grad_norm")
     if column is None:
         return []
-    # 1.0 is the usual clip of public recipes; the text says that it is assumed.
-    clip = record.facts.get("clip", 1.0)
-    assumed = "" if "clip" in record.facts else " assumed"
+    clip, by_default = clip_of(record)
+    if clip is None:
+        return []
+    assumed = " assumed" if by_default else ""
     norms = column.values[rows][column.present[rows]]
-    if len(norms) < 3 or not np.isfinite(norms).all() or math.isclose(clip, 0.0):
+    if len(norms) < 3 or not np.isfinite(norms).all():
         return []
     ratios = norms / clip
     # One row below the clip and the norm is not large in every step.
