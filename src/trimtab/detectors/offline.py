@@ -18,6 +18,7 @@ from trimtab.detectors.loss_shapes import (
     late_stall_findings,
     too_low_findings,
 )
+from trimtab.detectors.hardly_moved import hardly_moved_findings
 from trimtab.detectors.memorised import memorised_findings
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.plateau import plateau_findings
@@ -35,6 +36,7 @@ __all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings", "settling_rows"]
 
 HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     excerpt_findings,
+    hardly_moved_findings,
     memorised_findings,
     plateau_findings,
     resume_findings,
@@ -52,6 +54,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
 
 
 LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
+    hardly_moved_findings,
     memorised_findings,
     plateau_findings,
     late_stall_findings,

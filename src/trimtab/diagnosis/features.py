@@ -162,6 +162,11 @@ class Features:
     rows_after: int | None = None
     """Rows of the attempt after the end; None while it lasts."""
     never_finite: bool = False
+    summed_norms: int | None = None
+    """First rows of the attempt in which the grad norm grew as a sum does; None: it did not."""
+    pass_order: float | None = None
+    """Correlation of the loss with that of the same place one pass before, where it is smooth
+    within a pass; None: not so, or not known."""
     fed_again_from: float | None = None
     """Step of the resume that fed data again."""
     uniform_loss: float | None = None
