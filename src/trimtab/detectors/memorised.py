@@ -188,8 +188,11 @@ def _apart(record: RunRecord, span: slice) -> Finding | None:
     loss, values = train.values[rows], val.values[checks]
     # What comes before the first of them may have been far worse.
     worst, lowest = float(loss[: MIN_ROWS // 2].max()), float(values.min())
-    around = [median(loss[np.searchsorted(rows, c, "right") :][:WINDOW_ROWS]) for c in checks[:-1]]
-    if loss.min() <= 0 or lowest < APART_START * worst or lowest < RATIO * max(around):
+    if loss.min() <= 0 or lowest < APART_START * worst:
+        return None
+    around = [loss[max(0, k - WINDOW_ROWS) :][: 2 * WINDOW_ROWS] for k in rows.searchsorted(checks)]
+    level = max(median(near) for near in around)
+    if lowest < RATIO * level:
         return None
     return finding_at(
         record,
@@ -202,7 +205,7 @@ def _apart(record: RunRecord, span: slice) -> Finding | None:
         peak_row=int(checks[int(np.argmax(values))]),
         value=float(np.median(values)),
         expected=float(np.median(loss)),
-        score=min(99.0, lowest / max(around)),
+        score=min(99.0, lowest / level),
         closed=True,
         text=(
             f"{'validation loss' if name == 'val_loss' else 'fixed batches in eval mode'} at"

@@ -6,10 +6,11 @@ from dataclasses import replace
 from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
-from trimtab.detectors.each_pass import told_once
+from trimtab.detectors.each_pass import as_follows, told_once
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.explained_rises import as_explained
+from trimtab.detectors.hardly_moved import hardly_moved_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgedSoFar, JudgeState, judge_record
 from trimtab.detectors.learned_by_heart import as_text
@@ -18,7 +19,6 @@ from trimtab.detectors.loss_shapes import (
     late_stall_findings,
     too_low_findings,
 )
-from trimtab.detectors.hardly_moved import hardly_moved_findings
 from trimtab.detectors.memorised import memorised_findings
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.plateau import plateau_findings
@@ -161,7 +161,7 @@ def all_findings(
     if as_explained.__name__ not in moved.off:
         found = as_explained(record, found)
     if told_once.__name__ not in moved.off:
-        found = told_once(record, found)
+        found = as_follows(told_once(record, found))
     for change in rescaled:
         found = (*map(change.told, found), replace(change.finding(logged), in_hindsight=True))
     return found
