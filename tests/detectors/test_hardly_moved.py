@@ -29,7 +29,7 @@ STEADY = np.exp(noise(0.1, 2))
 
 
 def test_hardly_moved_of_a_loss_that_stays_while_norms_die_away() -> None:
-    loss = 2.26 + 0.08 * np.exp(-ROW / 3) + noise(0.02, 3)
+    loss = 2.26 + 0.04 * np.exp(-ROW / 3) + noise(0.02, 3)
     assert told(loss, DIES) == [("never-learns", "chance-from-start")]
 
 

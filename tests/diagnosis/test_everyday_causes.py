@@ -345,12 +345,14 @@ def test_nothing_rests_on_a_clip_that_nobody_stated() -> None:
 def test_gradients_that_add_up_are_told_by_norms_that_only_grow() -> None:
     row = np.arange(N)
     sim = Sim.healthy(0)
-    sim.norm = 1.6 * (1 + row * 0.5)
+    sim.norm = np.asarray(1.6 + 0.8 * row, dtype=np.float64)
     sim.loss[AT:] += np.linspace(0, 3, N - AT)
     assert diagnose(sim.record(), incident(AT + 8, "divergence")).top.cause == (
         "gradients-not-zeroed"
     )
-    sim.norm = 1.6 * 1.15**row  # what explodes does most of it at the end
+    sim.norm = np.asarray(
+        1.6 * 1.15**row, dtype=np.float64
+    )  # what explodes does most of it at the end
     assert diagnose(sim.record(), incident(AT + 8, "divergence")).share("gradients-not-zeroed") == 0
 
 

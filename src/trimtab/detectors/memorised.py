@@ -182,8 +182,10 @@ def _apart(record: RunRecord, span: slice) -> Finding | None:
     """
     name = "val_loss" if "val_loss" in record.columns else "yardstick_loss"
     train, val = record.columns["loss"], record.columns.get(name)
-    rows, checks = train.finite_rows(span), val.finite_rows(span) if val is not None else ()
-    if val is None or len(checks) < MIN_VALIDATIONS or len(rows) < MIN_ROWS:
+    if val is None:
+        return None
+    rows, checks = train.finite_rows(span), val.finite_rows(span)
+    if len(checks) < MIN_VALIDATIONS or len(rows) < MIN_ROWS:
         return None
     loss, values = train.values[rows], val.values[checks]
     # What comes before the first of them may have been far worse.
