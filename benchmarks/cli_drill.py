@@ -22,7 +22,7 @@ def add(parts: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--faults", metavar="NAME", nargs="+", choices=names, default=names)
     parser.add_argument(
-        "--launchers", metavar="NAME", nargs="+", choices=LAUNCHERS, default=list(LAUNCHERS)
+        "--launchers", metavar="NAME", nargs="+", choices=LAUNCHERS, default=list(LAUNCHERS[:-1])
     )
     parser.add_argument("--limit", metavar="S", type=float, default=60.0, help="seconds a run")
     parser.add_argument(
@@ -68,6 +68,11 @@ def _run(arguments: argparse.Namespace) -> int:
     needs_torch = any(name != "python" for name in arguments.launchers)
     if needs_torch and importlib.util.find_spec("torch") is None:
         raise ConfigError("drill: torchrun needs torch; give --launchers python, or install it")
+    if (
+        "nvrx alone" in arguments.launchers
+        and importlib.util.find_spec("nvidia_resiliency_ext") is None
+    ):
+        raise ConfigError("drill: nvrx alone needs nvidia-resiliency-ext; install it, or leave it")
     began = time.time()
     faults = [fault for fault in FAULTS if fault.name in arguments.faults]
     found = drill(faults, arguments.launchers, limit_s=arguments.limit)

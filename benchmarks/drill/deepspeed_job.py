@@ -86,7 +86,7 @@ def main() -> None:
         engine.backward(loss)
         engine.step()
         step += 1
-        time.sleep(0.4)  # a start costs some tens of steps, as in a run of days
+        time.sleep(0.25)  # a start costs some tens of steps, as in a run of days
         print(
             f"step: {step} loss: {loss.item():.4f} time: {time.monotonic() - began:.3f}", flush=True
         )

@@ -79,7 +79,7 @@ class Faults(TrainerCallback):
         **given: object,
     ) -> None:
         """Take the time of a step, and let the fault happen."""
-        time.sleep(0.4)  # a start costs some tens of steps, as in a run of days
+        time.sleep(0.25)  # a start costs some tens of steps, as in a run of days
         if state.global_step != self.at or self.once.exists():
             return
         self.once.write_text(str(time.time()))

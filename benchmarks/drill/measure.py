@@ -25,13 +25,16 @@ from trimtab.version import __version__
 __all__ = ["LAUNCHERS", "Drilled", "drill", "drill_text", "versions"]
 
 JOB = Path(__file__).with_name("job.py")
-_TORCHRUN = (
-    *("-m", "torch.distributed.run", "--nnodes", "1", "--nproc-per-node", "2"),
+_RANKS = (
+    *("--nnodes", "1", "--nproc-per-node", "2"),
     *("--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "--local-addr", "127.0.0.1"),
 )
+_TORCHRUN = ("-m", "torch.distributed.run", *_RANKS)
+_NVRX = ("-m", "nvidia_resiliency_ext.fault_tolerance.launcher", *_RANKS)
 
-LAUNCHERS = ("python", "torchrun", "torchrun alone")
-"""The first two run under `trimtab supervise`; the last is torchrun's agent with 3 restarts."""
+LAUNCHERS = ("python", "torchrun", "torchrun alone", "nvrx alone")
+"""The first two run under `trimtab supervise`; the others are torchrun's agent and the launcher of
+NVIDIA's resiliency extension, each with 3 restarts, as the job calls nothing of either."""
 
 _POLICY = """\
 [supervise]
@@ -95,6 +98,7 @@ def _one(fault: DrillFault, launcher: str, root: Path, limit_s: float) -> Drille
         "python": [*own, *job],
         "torchrun": [*own, *_TORCHRUN, *job],
         "torchrun alone": [sys.executable, *_TORCHRUN, "--max-restarts", "3", *job],
+        "nvrx alone": [sys.executable, *_NVRX, "--max-restarts", "3", *job],
     }[launcher]
     status = _run(argv, root / "output", limit_s)
     return _told(fault, launcher, folder, run, status)
@@ -176,12 +180,14 @@ def drill_text(found: Sequence[Drilled], *, began: float) -> str:
     right = {name: [d.right for d in found if d.launcher == name] for name in LAUNCHERS}
     counts = " · ".join(f"{n}: {sum(r)} of {len(r)} right" for n, r in right.items() if r)
     took = time.time() - began
-    return "\n".join(lines) + f"\n{counts} · {took:.0f} s\n{versions('torch')}"
+    packages = ("torch", *["nvidia-resiliency-ext"] * bool(right["nvrx alone"]))
+    return "\n".join(lines) + f"\n{counts} · {took:.0f} s\n{versions(*packages)}"
 
 
 def versions(*packages: str) -> str:
     """Return what a drill was run with, and when."""
-    installed = [f"{n} {version(n)}" for n in packages if importlib.util.find_spec(n) is not None]
+    there = (n for n in packages if importlib.util.find_spec(n.replace("-", "_")) is not None)
+    installed = [f"{n} {version(n)}" for n in there]
     today = datetime.now(UTC).date().isoformat()
     python = platform.python_version()
     return " · ".join([f"trimtab {__version__}", f"Python {python}", *installed, today])

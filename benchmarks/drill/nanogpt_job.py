@@ -104,7 +104,7 @@ while iter_num <= max_iters:
     optimizer.zero_grad()
     torch.autograd.backward(loss)
     optimizer.step()
-    time.sleep(0.4)  # a start costs some tens of steps, as in a run of days
+    time.sleep(0.25)  # a start costs some tens of steps, as in a run of days
     print(
         f"iter {iter_num}: loss {loss.item():.4f}, time {(time.time() - began) * 1e3:.2f}ms, mfu -100.00%",
         flush=True,

@@ -21,7 +21,7 @@ from tests.integrations import titan_lab as lab
 FAULT = os.environ.get("DRILL_FAULT", "")
 AT = int(os.environ.get("DRILL_AT", "150"))
 WINDOW = 24
-_STEP_S = 0.4
+_STEP_S = 0.25
 
 
 def tiny() -> Any:

@@ -347,6 +347,13 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Norm of the gradient of the embeddings.",
     ),
     Signal(
+        name="grad_norm_ratio",
+        unit="1",
+        bad="up",
+        scale="log",
+        doc="Gradient norm of the first block over that of the last.",
+    ),
+    Signal(
         name="rms_ratio_max",
         unit="1",
         bad="up",

@@ -219,3 +219,27 @@ def test_a_guard_of_an_impossible_run_is_refused(capsys: pytest.CaptureFixture[s
     assert "world is 0, expected" in failed(capsys, "guard", "--world", "0")
     assert "trainable is 2.0" in failed(capsys, "guard", "--trainable", "2")
     assert "--step-seconds is -1.0" in failed(capsys, "guard", "--step-seconds", "-1")
+
+
+@pytest.mark.covers("S91")
+def test_one_change_of_five_is_named_after_three_runs_and_an_interaction_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keys = ("lr", "seed", "clip_grad", "weight_decay", "warmup")
+    for name, value in (("was", 1), ("now", 2)):
+        (tmp_path / f"{name}.yaml").write_text("".join(f"{k}: {value}\n" for k in keys))
+    paths = (tmp_path / "was.yaml", tmp_path / "now.yaml")
+    for guilty in ({"lr"}, {"clip_grad"}, {"warmup"}, {"lr", "warmup"}):
+        outcomes: list[str] = []
+        named_after = None
+        while (found := document(capsys, "changes", *paths, *outcomes))["schedule"]:
+            if named_after is None and len(found["blamed"]) == 1:
+                named_after = len(outcomes) // 2
+            run = found["schedule"][0]
+            went = "fails" if guilty <= set(run) else "well"
+            outcomes += ["--outcome", f"{','.join(run)}={went}"]
+        assert set(found["blamed"]) == guilty
+        if len(guilty) == 1:
+            assert (named_after or len(outcomes) // 2) <= 3
+        else:
+            assert "none does it alone" in said(capsys, "changes", *paths, *outcomes)

@@ -167,6 +167,15 @@ def test_like_and_against(good: Path, bad: Path, capsys: pytest.CaptureFixture[s
     assert main(["preflight", str(bad), "--like", "nobody"]) == 2
 
 
+@pytest.mark.covers("S264")
+def test_settings_of_a_much_smaller_model_are_warned_of_with_the_ratio(
+    bad: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for params, told in (("530e9", "! this model is 3.0 x"), ("1.76e12", "! this model is 10.0 x")):
+        main(["preflight", str(bad), "--like", "bloom-176b", "--params", params])
+        assert (told in capsys.readouterr().out) == (params == "1.76e12")
+
+
 def test_every_rule_is_listed_with_where_it_is_checked(capsys: pytest.CaptureFixture[str]) -> None:
     code, told = document(capsys, "--all")
     assert code == 0

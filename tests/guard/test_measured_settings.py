@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,8 +106,8 @@ def train(run: Path | None, what: str) -> tuple[nn.Module, list[str]]:
     layers = [m for _ in range(4) for m in (nn.Linear(16, 16), nn.Tanh())]
     model = nn.Sequential(*layers, nn.Linear(16, 4))
     rate = 0.0 if what == "frozen, at rate 0" else 1e-3
-    lower = {"params": nn.Sequential(*layers).parameters(), "lr": rate}
-    optimizer = torch.optim.AdamW([{"params": model[-1].parameters()}, lower], lr=1e-3)
+    lower: dict[str, Any] = {"params": nn.Sequential(*layers).parameters(), "lr": rate}
+    optimizer = torch.optim.AdamW([{"params": list(model[-1].parameters())}, lower], lr=1e-3)
     data = DataLoader(TensorDataset(x), batch_size=32)
 
     def loss_of(inputs: Tensor, step: int) -> Tensor:
@@ -118,7 +119,7 @@ def train(run: Path | None, what: str) -> tuple[nn.Module, list[str]]:
     if run is None:
         for step, (inputs,) in zip(range(1, STEPS + 1), data, strict=False):
             optimizer.zero_grad()
-            loss_of(inputs, step).backward()
+            torch.autograd.backward([loss_of(inputs, step)])
             optimizer.step()
         return model, []
     guard = Guard(

@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from tests.guard.tiny import VOCAB, Sequences, events_of, rows_of
+from trimtab.cli import main
 from trimtab.guard import Guard
 from trimtab.guard.probes.activations import find_blocks
 from trimtab.guard.probes.attention import AttentionProbe
@@ -86,7 +87,9 @@ def by_hand(model: Model, tokens: Tensor) -> tuple[list[float], list[float], lis
     return top, entropy, outputs, model.output(x)
 
 
-def guarded(tmp_path: Path, model: Model, *, steps: int = 10, batch_size: int = 2) -> list[Any]:
+def guarded(
+    tmp_path: Path, model: Model, *, steps: int = 10, batch_size: int = 2, **options: Any
+) -> list[Any]:
     """Train for some steps; returns what `by_hand` gives before the last step.
 
     And its gradients.
@@ -101,6 +104,7 @@ def guarded(tmp_path: Path, model: Model, *, steps: int = 10, batch_size: int = 
         steps=steps,
         run=tmp_path / "run",
         say=lambda _line: None,
+        **options,
     )
     known: list[Any] = []
     for batch in guard:
@@ -139,6 +143,28 @@ def test_attention_is_seen_however_it_is_written(tmp_path: Path, how: str) -> No
     assert "attention_logit_max" not in rows_of(tmp_path / "run")[-2]
 
 
+@pytest.mark.covers("S20")
+@pytest.mark.parametrize("bar", [1.05, 1e6])
+def test_gradients_by_block_are_a_table_with_an_alarm_to_be_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], bar: float
+) -> None:
+    torch.manual_seed(1)
+    model, run = Model(), tmp_path / "run"
+    bars = {"layer-gradients.ratio": bar, "layer-gradients.num_readings": 1}
+    grads = guarded(tmp_path, model, thresholds=bars)[4]
+    first, last = (float(grads[f"blocks.{i}.qkv.weight"].norm()) for i in range(2))
+    ratio = max(first / last, last / first)
+    assert ratio > 1.05
+    main(["inspect", str(run), "--layers", "--columns", "loss=loss"])
+    table = capsys.readouterr().out.partition("blocks in attempt")[2]
+    place = table.splitlines()[1].split().index("grad_norm")
+    shown = {line.split()[0]: line.split()[place] for line in table.splitlines()[2:5]}
+    assert float(shown["0"]) == pytest.approx(first, rel=1e-3)
+    assert float(shown["first/last"]) == pytest.approx(first / last, rel=1e-3)
+    journal = (run / "journal.jsonl").read_text()
+    assert ('"signal": "grad_norm_ratio", "severity": "warning"' in journal) is (bar < ratio)
+
+
 @pytest.mark.covers("S11")
 def test_layers_output_and_weights_against_hand_computed_values(tmp_path: Path) -> None:
     torch.manual_seed(1)
@@ -150,6 +176,7 @@ def test_layers_output_and_weights_against_hand_computed_values(tmp_path: Path) 
     assert row["activation_max"] == pytest.approx([float(o.abs().max()) for o in outputs], rel=1e-5)
     norms = [float(grads[f"blocks.{i}.qkv.weight"].norm()) for i in range(2)]  # dead ones add 0
     assert row["grad_norm"] == pytest.approx(norms, rel=1e-4)
+    assert last["grad_norm_ratio"] == pytest.approx(norms[0] / norms[1], rel=1e-4)
     assert last["embedding_grad_norm"] == pytest.approx(
         float(grads["embedding.weight"].norm()), rel=1e-4
     )

@@ -10,12 +10,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.guard import small_lab
 from tests.guard.inner import snapshots_of_recovery
 from tests.guard.small_lab import bad_data, bad_lr, guarded
-from trimtab.detectors.contract import Finding
+from trimtab.detectors.contract import Finding, Row
+from trimtab.detectors.suspect_change import SuspectChangeDetector
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery import executor, opening, trial_cycle
@@ -470,6 +472,7 @@ def test_update_names_and_handles_a_level_that_was_accepted_where_it_is_left_alo
         ("spike", 2.02, 2.0, 2, True),  # harmless twice before
         ("spike", 128.9, 128.0, 0, True),  # the same weights cost 64 times as much
         ("drift", 2.5, 2.0, 2, False),
+        ("spike", 3.0, 2.99, 0, True),  # the loss of the same weights has risen by as much
     ],
 )
 def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
@@ -477,7 +480,8 @@ def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
 ) -> None:
     world = World(never, bad_batch=never).train(40)
     found = replace(spike(30, 31), kind=kind)
-    event = StepDone(step=40, row=40, sample=320, loss=2.0, norm=0.2, reads=True)
+    loss = 3.0 if now == 3.0 else 2.0
+    event = StepDone(step=40, row=40, sample=320, loss=loss, norm=0.2, reads=True)
     world.state = replace(
         world.state, open={found.key: found}, wants=ReadingWanted(event, 20), times_left_alone=times
     )
@@ -496,10 +500,13 @@ def test_rough_start_is_waited_for_where_it_heals(late: float, rate: float, wait
         loss = 1.0 if t < 3 else 50.0 if t < 22 else 4.0 if t < 41 else late
         record.add(t, {"loss": loss, "lr": 1.0 if t < 8 else rate})
     case: Any = SimpleNamespace(
-        incident=SimpleNamespace(onset=3), record=record.build(), seen_step=60, level=1.0,
+        incident=SimpleNamespace(onset=3, findings=()), record=record.build(), seen_step=60,
+        level=1.0,
         before=SimpleNamespace(lr_cuts=()),
     )  # fmt: skip
     assert (opening._wait_for_start(case, 8) is not None) is waits
+    case.incident.findings = (SimpleNamespace(detector="saturation"),)
+    assert opening._wait_for_start(case, 8) is None
 
 
 @pytest.mark.parametrize(("size", "nothing"), [(-0.004, True), (-0.5, False)])
@@ -515,10 +522,29 @@ def test_cut_that_ends_no_slow_rise_is_no_cure(size: float, nothing: bool) -> No
     assert not trial_cycle._cures_nothing(case, cut)
 
 
-def test_suspect_changes_are_told_and_only_a_turned_sign_is_trouble() -> None:
-    for detector in ("most-frozen", "batch-scale", "rate-beyond-peak", "loss-count"):
-        found = replace(spike(5, 6, signal="x"), detector=detector, kind="setting-jump")
-        assert is_trouble(found, 99, 8, last=False, scaled=False) == (detector == "loss-count")
+@pytest.mark.parametrize(
+    ("signal", "value", "trouble"),
+    [
+        ("trained_share", 0.1, False),
+        ("rate_over_peak", 9.0, False),
+        ("weight_jump", 9.0, False),
+        ("batch_scale", 40.0, False),
+        ("batch_scale", 249.0, True),
+        ("batch_scale", 1 / 255, True),
+        ("loss_factor", -1.0, True),
+    ],
+)
+def test_suspect_changes_are_told_and_what_nobody_means_is_trouble(
+    signal: str, value: float, trouble: bool
+) -> None:
+    detector = SuspectChangeDetector()
+    values = np.full(len(detector.signals), np.nan)
+    values[detector.signals.index(signal)] = value
+    row = Row(index=5, step=6, values=values, present=np.isfinite(values))
+    _, (found,) = detector.update(detector.start(), row)
+    assert (found.severity != "info") is trouble
+    assert is_trouble(found, 99, 8, last=False, scaled=False) is trouble
+    assert not is_trouble(found, 7, 8, last=False, scaled=False)
 
 
 def test_update_goes_from_trial_to_trial_where_one_failed() -> None:

@@ -145,7 +145,7 @@ def test_a_set_of_changes_gives_a_schedule_that_finds_those_to_blame() -> None:
     parent = {f"k{i}": "0" for i in range(9)}
     changes = change_set(parent, dict.fromkeys(parent, "1"))
     runs = changes.narrowing()
-    assert [len(r) for r in runs.schedule()] == [4, 5]
+    assert [len(r) for r in runs.schedule()] == [4]
     assert changes.applied(runs.next_run) == {**parent, **dict.fromkeys(runs.next_run, "1")}
     for size in (1, 2, 3):
         for guilty in itertools.combinations(parent, size):
@@ -155,7 +155,7 @@ def test_a_set_of_changes_gives_a_schedule_that_finds_those_to_blame() -> None:
                 assert runs.num_runs < 60
             assert set(runs.blamed) == set(guilty)
             if size == 1:
-                assert runs.num_runs <= 8
+                assert runs.num_runs <= 5  # the last one confirms
 
 
 # -- knobs and labels -----------------------------------------------------------------------

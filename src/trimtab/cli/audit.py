@@ -243,7 +243,7 @@ def _rank(
     for row in rows if arguments.all else rows[:10]:
         console.print(
             Text(
-                f"  {row.module:<40} {row.kind:<16} error {row.error:.2e}   largest output"
+                f"  {row.module:<40} {row.kind:<16} relative error {row.error:.2e}   largest output"
                 f" {row.largest_output:.3g}"
             )
         )

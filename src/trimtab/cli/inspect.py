@@ -26,6 +26,7 @@ from trimtab.readers import read_each
 from trimtab.readers.given_columns import columns_given, missing_column, parse_columns
 from trimtab.record import RunRecord
 from trimtab.report.html import render_html
+from trimtab.report.layers_table import layers_table
 from trimtab.report.overview import OverviewLine, overview_line, render_overview
 from trimtab.report.terminal import render_terminal
 from trimtab.signals.rates import history_csv
@@ -86,6 +87,11 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument(
         "--all", action="store_true", help="print every alarm in full, however many there are"
+    )
+    parser.add_argument(
+        "--layers",
+        action="store_true",
+        help="also print what was last measured of each block (run directories)",
     )
     parser.add_argument(
         "--follow",
@@ -157,6 +163,8 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
                 name = str(report) if report else None
                 shown = render_terminal(account, report=name, whole=arguments.all)
                 console.print(shown, end="")
+                if arguments.layers:
+                    console.file.write(layers_table(account.layers))
             told.append((overview_line(account, path=path), text.get()))
             hint = max(hint, _explained(account), key=lambda pair: pair[0])
         bar.say("")

@@ -273,11 +273,16 @@ def _changes(arguments: argparse.Namespace) -> Told:
     lines += [f"warning: {lint.text}" for lint in found.lints]
     if len(found.changes) > 1:
         runs = narrowing.schedule()
-        if runs:
+        if len(narrowing.blamed) == 1 and runs:
+            lines.append(f"to blame: {narrowing.blamed[0]}, as what is left over")
+            lines.append("a run with this change alone confirms it; where it goes well, several")
+            lines.append("changes do it together, and the schedule goes on")
+        elif runs:
             lines.append("runs that narrow it down, each with only these changes:")
             lines += [f"  {', '.join(keys)}" for keys in runs]
         else:
-            lines.append(f"to blame: {', '.join(narrowing.blamed)}")
+            together = ", together: none does it alone" * (len(narrowing.blamed) > 1)
+            lines.append(f"to blame: {', '.join(narrowing.blamed)}{together}")
     document = {
         "changes": [{"key": c.key, "was": c.was, "now": c.now} for c in found.changes],
         "lints": [{"id": x.id, "text": x.text} for x in found.lints],

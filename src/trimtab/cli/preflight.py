@@ -205,7 +205,7 @@ def _print_report(
         console.print(Text(line), soft_wrap=True)
     if report.deviation is not None:
         found = report.deviation
-        console.print(render_difference(found.to, found.source, found.settings))
+        console.print(render_difference(found.to, found.source, found.settings, found.warning))
     console.print()
 
 

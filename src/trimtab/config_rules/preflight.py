@@ -15,11 +15,16 @@ from trimtab.config_rules.presets import PresetDifference, difference, find_pres
 from trimtab.config_rules.rules import ConfigRule, Severity
 from trimtab.config_rules.scale import on_devices
 from trimtab.configs import Settings, joined, read_config
+from trimtab.configs.facts import Facts
 from trimtab.errors import ConfigError, ReadError
 
 __all__ = ["ConfigReport", "Deviation", "PreflightResult", "preflight_config"]
 
 SCHEMA = 1
+
+
+_FAR = 5.0
+"""Times the size at which settings were verified from which on using them is told. Ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +35,18 @@ class Deviation:
     source: str
     """Where a preset's values were published; empty for another config."""
     settings: tuple[PresetDifference, ...]
+    scale: float | None = None
+    """Size of the model over that of the other; None where one is not known."""
+
+    @property
+    def warning(self) -> str:
+        """What to know of settings that were verified at a much smaller model; empty: nothing."""
+        if self.scale is None or self.scale <= _FAR:
+            return ""
+        return (
+            f"this model is {self.scale:.1f} x as large as the one these settings were verified at:"
+            " what the two share is extrapolated; try it at a size between"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +91,8 @@ class ConfigReport:
                 "to": self.deviation.to,
                 "source": self.deviation.source,
                 "settings": [asdict(d) for d in self.deviation.settings],
+                "scale": self.deviation.scale,
+                "warning": self.deviation.warning,
             }
         return row
 
@@ -184,19 +203,26 @@ def _report(
         satisfied=satisfied(settings, everything, **known),
         verified_at=reach(settings, machine.params),
         plan=plan_config(settings, machine),
-        deviation=_deviation(settings, like, against),
+        deviation=_deviation(settings, like, against, machine.params),
     )
 
 
 def _deviation(
-    settings: Settings, like: str | None, against: Sequence[Settings]
+    settings: Settings, like: str | None, against: Sequence[Settings], params: float | None
 ) -> Deviation | None:
     """Return the difference to a preset or, without one, to another config."""
     if like is not None:
         preset = find_preset(like, settings)
         found = difference(settings, preset.as_settings())
-        return Deviation(to=preset.name, source=preset.source, settings=found)
+        scale = _scale(settings, preset.as_settings(), params)
+        return Deviation(to=preset.name, source=preset.source, settings=found, scale=scale)
     if not against:
         return None
     found = difference(settings, against[0], absent=True)
-    return Deviation(to=against[0].path, source="", settings=found)
+    scale = _scale(settings, against[0], params)
+    return Deviation(to=against[0].path, source="", settings=found, scale=scale)
+
+
+def _scale(ours: Settings, theirs: Settings, params: float | None) -> float | None:
+    size, other = Facts(ours, params=params).params, Facts(theirs).params
+    return size / other if size and other else None

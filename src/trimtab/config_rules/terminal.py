@@ -163,9 +163,9 @@ def render_rules() -> RenderableType:
 
 
 def render_difference(
-    theirs: str, source: str, differences: Sequence[PresetDifference]
+    theirs: str, source: str, differences: Sequence[PresetDifference], warning: str = ""
 ) -> RenderableType:
-    """Return the settings that differ from another config's or a preset's."""
+    """Return the settings that differ from another config's or a preset's, below a warning."""
     grid = Grid.grid(padding=(0, 3))
     for row in differences:
         grid.add_row(
@@ -177,7 +177,8 @@ def render_difference(
         + ("" if differences else ": no difference"),
         style="bold",
     )
-    return Group(Text(""), head, Padding(grid, (0, 2)))
+    told = [Text(f"! {warning}", style="yellow")] if warning else []
+    return Group(Text(""), head, *told, Padding(grid, (0, 2)))
 
 
 def _value(value: object) -> str:

@@ -42,6 +42,7 @@ from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
 from trimtab.detectors.held_out import HeldOutDetector
+from trimtab.detectors.layer_gradients import LayerGradientsDetector
 from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
 from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lost_validation import LostValidationDetector
@@ -101,6 +102,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     UnannouncedChangeDetector(),
     NeverLearnsDetector(),
     RateEndedDetector(),
+    LayerGradientsDetector(),
     OverfittingDetector(),
     LearnedByHeartDetector(),
     RoughStartDetector(),

@@ -1,7 +1,8 @@
 """Changes that few recipes make, as a guard's ledger of settings records them: notes by themselves.
 
 Each may be meant (layers in turn, a curriculum, a second warm-up), so it is told, and acted on only
-where trouble follows; a turned sign alone is a warning. They often show in no loss: batches of
+where trouble follows; a turned sign alone is a warning, and a factor of 255, which is the range of
+bytes for that of shares. They often show in no loss: batches of
 another scale (batch norm takes them in, and the model is of no use for others), a loss whose sign
 has turned (it falls), most parameters frozen (it stays where it is), a rate far beyond all that the
 run has had, a matrix that grew by no update. Each is a signal of its own, recorded where it begins,
@@ -25,6 +26,8 @@ _TEXTS = {
 _MOST = (0.25, 8.0, 4.0, 2.0, 1.5)
 """A share up to which, and factors from which on or below whose inverse, it is one: as the guard's
 ledger has them."""
+_BYTES, _OF_BYTES = 255.0, 0.06
+"""A transform that is lost, or made twice; and by how much the factor is another. Ours."""
 SUSPECT_CHANGES = tuple(detector for detector, _ in _TEXTS.values())
 """Detectors of the findings."""
 
@@ -92,7 +95,9 @@ class SuspectChangeDetector:
             detector=detector,
             kind="setting-jump",
             signal=self.signals[i],
-            severity="warning" if detector == "loss-count" else "info",
+            severity="warning"
+            if detector == "loss-count" or _is_of_bytes(detector, value)
+            else "info",
             row=row.index,
             step=row.step,
             onset_row=onset_row,
@@ -108,6 +113,11 @@ class SuspectChangeDetector:
             closed=closed,
             text=f"{text.format(value)}, not announced",
         )
+
+
+def _is_of_bytes(detector: str, value: float) -> bool:
+    factor = max(value, 1 / value) if value > 0 else 0.0
+    return detector == "batch-scale" and abs(factor / _BYTES - 1) < _OF_BYTES
 
 
 def _is_suspect(i: int, value: float) -> bool:

@@ -108,15 +108,17 @@ def _is(key: str, names: Sequence[str]) -> bool:
 class Narrowing:
     """Find the change to blame among many: run with half of them, and repeat.
 
-    All together are known to fail, none of them is known to work. Where the fault needs several
-    changes at once, the result is that set.
+    All together are known to fail, none of them is known to work. As long as one change alone may
+    do it, a half that goes well blames the other half: n changes need ⌈log2 n⌉ runs. A change that
+    is left over so is run alone; where that goes well, the fault needs several changes at once, and
+    the result is that set.
 
     Example:
         >>> runs = Narrowing(keys=("clip", "lr", "seed", "wd"))
         >>> while runs.next_run:
         ...     runs.report(failed="seed" in runs.next_run)
         >>> runs.blamed, runs.num_runs
-        (('seed',), 3)
+        (('seed',), 2)
 
     References:
         Zeller & Hildebrandt (2002), Simplifying and isolating failure-inducing input: ddmin.
@@ -148,6 +150,16 @@ class Narrowing:
 
     def _narrowed(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
         """Return the set that is known to fail, and the runs that would make it smaller."""
+        left = self.keys
+        while len(left) > 1:
+            half = left[: len(left) // 2]
+            failed = self._known.get(frozenset(half))
+            if failed is None:
+                return left, (half,)
+            left = half if failed else left[len(half) :]
+        alone = len(self.keys) < 2 or self._known.get(frozenset(left))
+        if alone is not False:
+            return left, (left,) if alone is None else ()
         current, num_parts = self.keys, 2
         while len(current) > 1:
             bounds = [round(i * len(current) / num_parts) for i in range(num_parts + 1)]

@@ -23,6 +23,7 @@ from trimtab.readers.chatter import Chatter
 from trimtab.readers.line_layout import LaidOut, Layouts, RecordLayout, learn_record
 from trimtab.readers.megatron_units import MegatronFork, settle_units
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
+from trimtab.readers.rank_times import RankTimes
 from trimtab.readers.sections import Sections
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, unit_scale
@@ -114,6 +115,7 @@ class _Parse:
 
     layouts: Layouts = field(default_factory=Layouts)
     chatter: Chatter = field(default_factory=Chatter)
+    rank_times: RankTimes = field(default_factory=RankTimes)
     unread: Counter[str] = field(default_factory=Counter)
     """Keys that no alias knows, and how many records have a number under each."""
 
@@ -140,6 +142,7 @@ class _Parse:
                 run.append(at)
             elif _is_inert(lines[at]):
                 self.chatter.see(lines[at])
+                self.rank_times.see(lines[at])
             else:
                 self._see_run(lines, run, found)
                 run = []
@@ -240,6 +243,7 @@ class _Parse:
             self.num_elisions += 1
             return
         self.chatter.see(line)
+        self.rank_times.see(line)
         self.sections.see(line)
 
     def _see_record(self, line: str, match: re.Match[str]) -> None:
@@ -356,6 +360,7 @@ class _Parse:
         """Add a note for each kind of record that was left out."""
         notes = self.builder.notes
         notes.extend(self.chatter.notes(self.builder.num_rows))
+        notes.extend(self.rank_times.notes())
         if self.num_rank_repeats:
             notes.append(
                 f"{counted(self.num_rank_repeats, 'record')} repeated by other ranks left out"

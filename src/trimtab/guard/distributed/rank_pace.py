@@ -14,14 +14,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from trimtab.readers.rank_times import SLOWER, usual_of
 from trimtab.text import number
 
 __all__ = ["PaceShare", "RankPace"]
 
 _WINDOW = 32
 """Steps of one comparison. Ours."""
-_SLOWER, _SHARE = 1.25, 0.1
-"""A rank is slow from so many times the usual own time on, if that is so much of a step. Ours."""
+_SHARE = 0.1
+"""A rank is slow from `SLOWER` times the usual own time on, if that is so much of a step. Ours."""
 _STARVED = 0.25
 """Share of a step spent fetching, on the usual rank, from which training waits for data. Ours."""
 _DRIFTED = 1.1
@@ -81,9 +82,9 @@ class RankPace:
         self, data: np.ndarray, forward: np.ndarray, step: float, hosts: list[float]
     ) -> tuple[str, ...]:
         own = data + forward
-        usual = float(np.sort(own)[(len(own) - 1) // 2])  # of two ranks the faster one
+        usual = usual_of(own)
         over = own - usual
-        slow = frozenset(np.flatnonzero((own > _SLOWER * usual) & (over > _SHARE * step)).tolist())
+        slow = frozenset(np.flatnonzero((own > SLOWER * usual) & (over > _SHARE * step)).tolist())
         again, self._slow = slow & self._slow, slow
         times = own / max(usual, 1e-9)
         for rank in range(len(own)):
@@ -103,12 +104,12 @@ class RankPace:
         there = {rank for rank, host in enumerate(hosts) if host == hosts[worst]}
         if len(set(hosts)) > 1 and there <= again:
             text += "; these are all ranks of its host: a slow node"
-        if times[worst] > _DRIFTED * self._first[worst] and self._first[worst] < _SLOWER:
+        if times[worst] > _DRIFTED * self._first[worst] and self._first[worst] < SLOWER:
             text += f"; it was {self._first[worst]:.2f} x the usual at first"
         return (text,)
 
     def _starving(self, data: np.ndarray, step: float) -> tuple[str, ...]:
-        share = float(np.sort(data)[(len(data) - 1) // 2]) / step
+        share = usual_of(data) / step
         starved, before = share > _STARVED, self._starved
         self._starved = starved
         if not (starved and before) or "data" in self._told:

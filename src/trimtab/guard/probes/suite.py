@@ -454,6 +454,9 @@ class Probes:
                 rooted = np.sqrt(by_layer) if name == "grad_square" else by_layer
                 found.layers[key] = rooted.tolist()
         known = found.values
+        norms = found.layers.get("grad_norm", [])
+        if len(norms) > 1 and norms[-1] > 0:
+            known["grad_norm_ratio"] = norms[0] / norms[-1]
         for square, root in _ROOTS.items():
             if square in known:
                 known[root] = math.sqrt(known.pop(square))

@@ -1,15 +1,13 @@
 """A measured change of a setting, tried both ways: as the script has it, and without the change.
 
 Such changes are as often meant as not (layers trained in turn, a second warm-up), so that none is
-undone for itself, and many do their harm without a rise of the loss. Three measurements decide, all
-on the fixed batches: how fast they fell before the change; how fast they fall since; and how far
-they fall on a branch from before the change, over the same data to the same step, with the setting
-as it was. The run itself is the other branch, so that one is enough.
+undone for itself, and many do their harm without a rise of the loss. First the fixed batches say
+how fast the run learned before, and since. Where it has lost half of that speed (under a rate that
+climbs, all of it) a branch begins before the change, over the same data to the same step, with the
+setting as it was. The run itself is the other branch, so that one is enough.
 
-The change is undone only where the run has lost half of its speed since, and the branch without it
-is better on each of the batches, by more than their spread, by more than half of what it learned,
-and in the losses of the same training batches, step by step. Else the run goes on from the very
-state in which it was asked, and the change is told as before.
+The change is undone only where the branch is better, as `trial_verdict.is_better_without` has it.
+Else the run goes on from the very state in which it was asked, and the change is told as before.
 """
 
 from __future__ import annotations
@@ -44,7 +42,7 @@ from trimtab.guard.recovery.state import (
     SuspectedChange,
     TryingBothWays,
 )
-from trimtab.plan.ladder import Commit, Wait
+from trimtab.plan.ladder import CONTROL, Commit, Wait
 from trimtab.plan.trials import Trial
 
 if TYPE_CHECKING:
@@ -65,7 +63,11 @@ __all__ = ["conclude", "examine", "hear_reading", "is_asked", "look", "start", "
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
 
-_SETTINGS = {"most-frozen": ("requires_grad", 1.0), "rate-beyond-peak": ("lr", 0.5)}
+_SETTINGS = {
+    "most-frozen": ("requires_grad", 1.0),
+    "rate-beyond-peak": ("lr", 0.5),
+    "weights-grew": ("weights", 0.5),
+}
 """Detectors of the changes that are tried both ways, with the setting that each is of, and the steps
 after which it is looked at, as a share of `verify_steps`: what is trained in turn has its turns by
 then, and a rate that climbs does harm soon."""
@@ -98,6 +100,7 @@ def look(state: RecoveryState, e: StepDone) -> RecoveryState:
             return replace(state, suspected=None)
         return replace(state, wants=ReadingWanted(e, -1, of_change=True))
     told = [f for f in e.findings if f.detector in _SETTINGS and not f.closed]
+    told = [f for f in told if f.signal != "weight_jump"]  # it is asked about at once
     new = [f for f in told if f.key not in state.handled]
     wait = _wait_steps(state, new[0]) if new else 0
     if not new or e.step <= wait:
@@ -124,9 +127,11 @@ def hear_reading(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> 
     speed = fell / steps
     if first:
         return replace(state, suspected=replace(s, speed=speed, losses=r.losses)), ()
-    # lower rates gain in the short run whatever is better in the end: here the run has to get worse
-    most = 0.0 if s.finding.detector == "rate-beyond-peak" else _SPEED * s.speed
-    slower = speed < min(most, s.speed)
+    slower = speed < min(_SPEED * s.speed, s.speed)
+    if s.finding.detector == "rate-beyond-peak":
+        # lower rates gain in the short run whatever is better in the end: only where nothing more
+        # is learned
+        slower = fell < state.policy.verify_tolerance * e.scale.unit
     said = f"the fixed batches fall by {speed:.3g} in a step since, by {s.speed:.3g} before"
     if not slower and s.looks + 1 < _LOOKS:
         due = e.step + _wait_steps(state, s.finding)
@@ -194,18 +199,21 @@ def start(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     )
     if problem or trial is None:
         return _leave_told(state, s.finding, f"not tried both ways: {problem}", e.step)
+    slower = "has learned less than half as fast"
+    if not math.isfinite(s.speed):
+        slower = "has not been compared with how it learned before"
     state = replace(state, pending=TryingBothWays(case, trial))
     return state, (
         decision(
             e.step,
             f"try both ways: {trial.name}",
-            f"the run has learned less than half as fast since step {s.step}",
+            f"since step {s.step} the run {slower}",
             (s.finding.text,),
         ),
         at_step(
             e.step,
-            f"{s.finding.text}, and the run learns less than half as fast since: {steps} steps from"
-            f" step {case.base.step} without it, to compare",
+            f"{s.finding.text}; since then the run {slower}: {steps} steps from step"
+            f" {case.base.step} without it, to compare",
         ),
         Capture(),
     )
@@ -220,6 +228,8 @@ def _without(f: Finding, case: Case, e: Surveyed) -> Trial | None:
         if not rising or not 0 < limit < math.inf:
             return None
         return Trial(name=f"LR held at {limit:.3g}", lr_limit=limit, lr_sound=limit)
+    if name == "weights":  # a replay does it no more, unless the script does it again
+        return CONTROL
     found = [c for c in e.standing.changed if c.name == name and c.step == f.onset]
     back = tuple(c for c in found if not c.ended and not c.moved)
     return Trial(name=back[0].shown, put_back=back) if back else None

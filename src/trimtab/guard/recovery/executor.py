@@ -202,6 +202,7 @@ class Recovery:
             return
         if case is None and reading is not None:
             base = wanted.target_step if reading.base_step is None else reading.base_step
+            base = wanted.event.step if base < 0 else base
             scale = expected_loss(self._record(), base)
         else:
             scale = Expectation() if case is None else case.expect

@@ -36,6 +36,7 @@ from trimtab.guard.recovery.state import (
     Responding,
     StagedRequest,
     Surveying,
+    SuspectedChange,
 )
 from trimtab.guard.recovery.triage import (
     COUNTED,
@@ -101,6 +102,10 @@ _UNREAD = (*EARLY_SIGNS, "after-change")
 
 _LEFT_ALONE_BEFORE = 2
 """Times that trouble was left alone, from which noise of the fixed batches is no sign of harm."""
+
+_ADDED = 0.75
+"""Share of the rise of the loss, by which the same weights cost more than when they were trained,
+from which the rise is of the loss and not of the weights. Ours."""
 
 _ROUGH_STEPS, _FEWEST_SINCE = 16, 24
 """Steps of the run in which a rough start begins, and after which its way back is judged. Ours."""
@@ -200,6 +205,13 @@ def _weigh_weights(
     )
     if not (found.worse or (each and found.rise > _GREW_SHARE * found.limit)):
         why = f"the fixed batches have not got worse: {_told(r, found)}"
+        grown = next((f for f in asked.event.findings if f.detector == _GREW), None)
+        if grown is not None and state.suspected is None:  # how it learned before is not known
+            due = step + state.policy.verify_steps // 2
+            suspected = SuspectedChange(
+                finding=grown, step=step, due_step=due, losses=r.losses, speed=math.inf
+            )
+            state = replace(state, suspected=suspected)
         return state, (decision(step, "leave alone", why),)
     grew = {
         f.key: replace(f, severity="warning") for f in asked.event.findings if f.detector == _GREW
@@ -240,7 +252,10 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     # known to do no harm: after a jump that was left alone before, of a rise without a jump, which
     # is looked at again soon, and where the loop counts the loss otherwise.
     slow = all(f.kind in SLOW_RISES for f in alarms)
-    harmless = slow or factor > 1 or state.times_left_alone >= _LEFT_ALONE_BEFORE
+    # the older weights cost as much more now: what is added to the loss is no state's doing
+    extra, risen = r.base_mean - scale.level, asked.event.loss - scale.level
+    added = r.sigma is None and extra >= _ADDED * risen > 0
+    harmless = slow or added or factor > 1 or state.times_left_alone >= _LEFT_ALONE_BEFORE
     if found.worse or not (found.rise <= 0 or (harmless and math.isfinite(found.rise))):
         what = "worse" if found.worse else "not better"
         told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
@@ -397,7 +412,12 @@ def _approach(
 
 
 def _first_step(incident: Incident) -> int:
-    """Return the first sign of an incident; a rate that came back, which is a note, is none."""
+    """Return the first sign of an incident; a rate that came back, which is a note, is none.
+
+    Nor is anything before a change of a setting since which the loss has risen.
+    """
+    if any(f.detector == "after-change" and f.onset == incident.onset for f in incident.findings):
+        return int(incident.onset)
     came_back = {f.onset for f in incident.findings if f.signal == "lr" and f.severity == "info"}
     if incident.first_step not in came_back:
         return int(incident.first_step)
@@ -470,7 +490,8 @@ def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str
 
 def _wait_for_start(case: Case, patience: int) -> Wait | None:
     """Return a wait where a rough start is on its way back; None where it is not."""
-    if case.incident.onset > _ROUGH_STEPS:
+    # a loss below that of the first rows says nothing of attention that saturates
+    if case.incident.onset > _ROUGH_STEPS or saturates(case.incident):
         return None
     curve = recorded_curve(case.record, after=int(case.incident.onset) - 1, until=case.seen_step)
     since = list(curve.values())

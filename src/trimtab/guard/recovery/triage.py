@@ -31,9 +31,9 @@ __all__ = [
     "speaks_of_trial",
 ]
 
-EARLY_SIGNS = ("saturation", "corrupt", "loss-count")
+EARLY_SIGNS = ("saturation", "corrupt", "loss-count", "batch-scale")
 """Detectors whose alarm is trouble before the loss says so, or where it never does. Of suspect
-changes of settings only a loss whose sign has turned: most of a model frozen, batches of another
+changes of settings only a loss whose sign has turned, and inputs of 255 times their scale: most of a model frozen, batches of another
 scale and a rate that climbs are as often meant (LISA, a curriculum, a second warm-up), so that they
 are told, and undone only where the loss or the fixed batches get worse."""
 _ACTED_ON = frozenset(
@@ -143,6 +143,8 @@ def is_trouble(
         return last or not waits(f)
     if f.detector == "loss-count":
         return last or (not f.closed and age >= _PATIENCES * patience)
+    if f.detector == "batch-scale":
+        return f.severity != "info" and (last or (not f.closed and age >= patience))
     if f.detector.startswith(("level", *EARLY_SIGNS)) or f.kind in _AT_ONCE:
         return True
     if f.closed or f.signal != "loss" or age < patience:

@@ -39,8 +39,9 @@ _FEWEST_REPLAYS = 3
 _PAIRED = 1 / 3
 """Of what is tolerated, that matters where losses are paired: single rows, whose noise bounds the
 unit from below, are noisier. Ours."""
-_CONTRADICTS = 0.25
-"""Share of what is noise of fixed batches, by which they may be worse without a change. Ours."""
+_CLEAR = 0.25
+"""Share of what is noise of fixed batches elsewhere, beyond which they say something of two states
+that have seen the same data. Ours."""
 _LOST_SHARE = 0.15
 """Distance above the level from which a trial is lost, share of the unit."""
 
@@ -109,9 +110,10 @@ def is_better_without(
     """Return whether the branch without a change is better than the run with it, and the figures.
 
     It is where it has learned the same batches better, over the second half of the steps since the
-    change: by more than the 95 % interval of the paired losses, by more than the tolerated share of
-    the descent, and far beyond what the steps before the change, which are replayed, differ by.
-    The fixed batches are few; they must not say otherwise.
+    change: by more than the 95 % interval of the paired losses, and by more than a share of the
+    descent; the fixed batches, which are few, must not say otherwise. Or where each of those is
+    better, by more than a share of what is their noise, and the paired losses do not say otherwise.
+    Either way far beyond what the steps before the change, which are replayed, differ by.
     """
     now = case.both
     if reading is None or len(now) != len(reading.losses):
@@ -127,13 +129,13 @@ def is_better_without(
         f"{paired} in training, by step; {reading.mean:.4g} against {sum(now) / len(now):.4g} on"
         " the fixed batches"
     )
-    better = (
-        paired.high < 0
-        and -paired.size > _PAIRED * tolerance * case.expect.unit
-        and JobNoise(apart, apart).is_far_below(-paired.size)
-        and found.rise <= _CONTRADICTS * found.limit
-    )
-    return better, told
+    clear = _CLEAR * found.limit
+    by_step = paired.high < 0 and -paired.size > _PAIRED * tolerance * case.expect.unit
+    each = all(a < b for a, b in zip(reading.losses, now, strict=True))
+    by_batches = each and found.rise < -clear and paired.size < 0
+    gain = max(-paired.size, -found.rise)
+    better = (by_step and found.rise <= clear) or by_batches
+    return better and JobNoise(apart, apart).is_far_below(gain), told
 
 
 def _rate_that_was_back(case: Case, trial: Trial) -> float | None:

@@ -533,7 +533,8 @@ class SettingsLedger:
                 if share >= 1 or share <= _MOST_FROZEN:
                     self._signals["trained_share"] = min(share, 1.0)
             if not expected and not change.sets_free:
-                self._unannounced += not (of_row or is_measured(name))
+                planned = len(steps) >= _OWN_SCHEDULE
+                self._unannounced += not (of_row or planned or is_measured(name))
                 self._changes = [*self._changes[-_MOST_KEPT + 1 :], change]
         return tuple(found)
 
