@@ -8,7 +8,7 @@ just before, on the scale of the loss itself:
     level = mean of the last 16 of them, or the line where it rises
     z     = (mean of the next n rows - level) / (sigma sqrt((1/n + 1/16) (1 + rho) / (1 - rho)))
 
-for n = 6 and 24. An alarm needs z > 5.5, twice that of any stretch before it in this run, and an
+for n = 3, 6 and 24. An alarm needs z > 12, 5.5, 5.5, twice that of any stretch before it in this run, and an
 edge: half of the rise within three rows, and more than rows so close have moved lately. What a run
 does by its own noise, dependent or heavy-tailed, it has done before. Parts of a loss (`loss/NAME`)
 are judged one by one.
@@ -30,9 +30,9 @@ Floats = NDArray[np.float64]
 
 PAST = 48
 RECENT = 16
-LENGTHS = (6, 24)
-THRESHOLD = 5.5
-"""With the least dependence, 6.7 standard deviations of independent rows. Ours."""
+LENGTHS = (3, 6, 24)
+THRESHOLDS = (12.0, 5.5, 5.5)
+"""Of three rows as much as of several far out: odd batches come in pairs. Of six, with the least dependence, 6.7 standard deviations of independent rows. Ours."""
 OVER_EARLIER = 2.0
 """Times any stretch before it in the run, that a stretch must stand out. Ours."""
 OVER_PAST = 1.5
@@ -72,7 +72,7 @@ def _of(record: RunRecord, signal: str, rows: NDArray[np.intp], y: Floats) -> li
     found: list[Finding] = []
     least = NEGLIGIBLE * float(np.abs(y[:8]).max())
     until = -1
-    for length in LENGTHS:
+    for length, threshold in zip(LENGTHS, THRESHOLDS, strict=True):
         num = len(y) - PAST - length + 1
         if num <= 0:
             break
@@ -80,7 +80,7 @@ def _of(record: RunRecord, signal: str, rows: NDArray[np.intp], y: Floats) -> li
         mean = (sums[length:] - sums[:-length])[:num] / length
         z = (mean - level[:num]) / (unit[:num] * np.sqrt(1 / length + 1 / RECENT))
         before = np.maximum.accumulate(np.concatenate((np.zeros(2 * length), z)))[:num]
-        high = (z > THRESHOLD) & (z > OVER_EARLIER * before)
+        high = (z > threshold) & (z > OVER_EARLIER * before)
         high &= mean - level[:num] > np.maximum(LEAST_SHARE * np.abs(level[:num]), least)
         over = np.flatnonzero(high)
         for group in np.split(over, np.flatnonzero(np.diff(over) > 2 * length) + 1):
@@ -90,7 +90,7 @@ def _of(record: RunRecord, signal: str, rows: NDArray[np.intp], y: Floats) -> li
             bar = level[best] + 1.3 * sigma[best]
             stretch = y[PAST + best : PAST + best + length]
             # All of them but one in six: one or two rows far out are a matter of `spike`.
-            if np.count_nonzero(stretch > bar) < length * 5 // 6 or PAST + best <= until:
+            if np.count_nonzero(stretch > bar) < length - length // 6 or PAST + best <= until:
                 continue
             # Dependent noise wanders there, a fault is there at once.
             means = np.convolve(y[best : PAST + best + EDGE], np.ones(EDGE) / EDGE, "valid")
