@@ -27,6 +27,7 @@ from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
+from trimtab.detectors.swells import swell_findings
 from trimtab.readers.freetext.keys import is_adversarial
 from trimtab.readers.tags import is_of_an_agent
 from trimtab.record import RunRecord
@@ -44,6 +45,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     sensor_findings,
     silence_findings,
     set_findings,
+    swell_findings,
     late_stall_findings,
     too_low_findings,
     flat_window_findings,

@@ -31,7 +31,7 @@ from trimtab.readers.table_axis import (
     is_step,
     names_epoch,
 )
-from trimtab.readers.tags import set_of_tag, sets_of, signal_of_tag, stand_in_rank
+from trimtab.readers.tags import parts_of, set_of_tag, sets_of, signal_of_tag, stand_in_rank
 from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
@@ -456,7 +456,8 @@ class LogTable:
                 signals.pop("policy_kl"),
                 keys.pop("policy_kl"),
             )
-        for of_set, key in sets_of(columns).items():
+        parts = parts_of(columns, keys.get("loss", ""))
+        for of_set, key in (parts | sets_of(columns)).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
         return signals, keys

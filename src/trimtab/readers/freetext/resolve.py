@@ -15,6 +15,7 @@ from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
+from trimtab.readers.tags import parts_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 
@@ -130,6 +131,9 @@ class _Draft:
                 best[field.name] = merit, field, column
         for name, (_, field, column) in best.items():
             self.signals[name], self.keys[name] = column, field.key
+        columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
+        for name, key in parts_of(columns, self.key).items():
+            self.signals[name], self.keys[name] = columns[key], key
 
     def _merged(self) -> tuple[NDArray[np.float64], dict[str, Column]]:
         """Return steps and columns of the main rows and of validation rows between them."""
