@@ -50,9 +50,8 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-@pytest.mark.parametrize(
-    "stride", [pytest.param(1, marks=pytest.mark.slow), 7, pytest.param(23, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("stride", [1, 7, 23])
 def test_a_scan_stopped_again_and_again_tells_what_an_unbroken_one_tells(
     tmp_path: Path, stride: int
 ) -> None:

@@ -94,7 +94,7 @@ def test_many_rows_at_once_on_more_rows(detector: WholeDetector[Any], data: st.D
     whole_is_stepped(detector, data)
 
 
-@settings(max_examples=10)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_the_judge_takes_many_rows_as_it_takes_one(data: st.DataObject) -> None:
     judge = Judge((*DETECTORS, Stepped()))

@@ -185,10 +185,8 @@ def verdicts(run: Path, attempts: tuple[str, ...]) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize(
-    "killed_at",
-    [151, pytest.param(142, marks=pytest.mark.slow), pytest.param(163, marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("killed_at", [151, 142, 163])
 def test_h_killed_in_mid_incident_the_verdicts_are_those_of_an_unbroken_run(
     tmp_path: Path, killed_at: int
 ) -> None:

@@ -428,6 +428,7 @@ def stop_one_rank(crew: Crew, step: int) -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_two_ranks_read_late_what_two_ranks_read_now(tmp_path: Path) -> None:
     for reads in ("now", "late"):
         (tmp_path / reads).mkdir()

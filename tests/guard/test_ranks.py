@@ -232,6 +232,7 @@ def told_to_stop(crew: Crew, step: int) -> None:
         signal.raise_signal(signal.SIGTERM)
 
 
+@pytest.mark.slow
 def test_all_ranks_stop_after_the_same_step_when_one_is_told_to(tmp_path: Path) -> None:
     straight, broken = tmp_path / "straight", tmp_path / "broken"
     straight.mkdir()

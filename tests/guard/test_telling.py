@@ -127,6 +127,7 @@ def said_count(run: Path) -> str:
     return f"{number} incident{'' if number == 1 else 's'}"
 
 
+@pytest.mark.slow
 def test_advice_is_in_words_and_comes_again_while_it_lasts(tmp_path: Path) -> None:
     run = tmp_path / "run"
     said, _ = train(run, lambda step: step >= 40, steps=460, mode="advise")

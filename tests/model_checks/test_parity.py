@@ -28,6 +28,7 @@ def first(done: Parity) -> TensorDifference:
     return result.first
 
 
+@pytest.mark.slow
 def test_a_bug_of_one_rank_is_found() -> None:
     """The one quick test with ranks: the tensor-parallel bug that BLOOM had."""
     seen = first(parity(Planted("rank-not-clipped"), ("tp",), steps=1))
