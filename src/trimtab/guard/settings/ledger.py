@@ -324,6 +324,8 @@ class SettingsLedger:
             what: What announces it.
         """
         self._told[name] = (step + _SCHEDULE_STEPS, what)
+        # told of one that was made already: it is suspected no more
+        self._changes = [c for c in self._changes if c.name != name or c.step > step]
 
     def _told_of(self, name: str, step: int) -> str:
         until, what = self._told.get(name, (-1, ""))

@@ -238,6 +238,11 @@ class Engine:
         for name in values:
             self.decisions.held_settings.pop(name, None)
 
+    def clear_settings(self, changes: Sequence[SettingPutBack], why: str) -> None:
+        """Suspect changes of settings no longer, also when their steps are done again."""
+        for change in changes:
+            self._parts.settings.announce(change.name, change.step, why)
+
     @property
     def script_lr(self) -> float:
         """Rate that the script asks for in the next step, before anything of ours."""
