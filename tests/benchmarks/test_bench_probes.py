@@ -20,6 +20,7 @@ def test_a_ratio_is_that_of_ten_steps_so_that_what_is_rare_counts() -> None:
     assert 1.015 < low < high < 1.025
 
 
+@pytest.mark.slow
 def test_a_missing_peer_is_a_line_and_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks import probe_cost
 

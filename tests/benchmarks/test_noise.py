@@ -19,6 +19,7 @@ def test_the_healthy_twin_is_the_same_run_without_the_event(noise: str) -> None:
         assert np.array_equal(norms, twin.columns["grad_norm"].values[:5001])
 
 
+@pytest.mark.slow
 def test_what_is_caught_and_what_noise_alone_sets_off() -> None:
     lines: list[str] = []
     found = measure_noise(

@@ -24,6 +24,7 @@ def test_the_page_of_a_long_run_keeps_every_extreme_of_every_signal() -> None:
         assert np.isnan(drawn).sum() == (~np.isfinite(column)).sum()
 
 
+@pytest.mark.slow
 @pytest.mark.browser
 def test_the_page_is_opened_and_timed() -> None:
     figures = measure_page(num_rows=20_000, repeats=2)

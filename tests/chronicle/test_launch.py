@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib.metadata import distributions
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from trimtab.cli import main
 
 SCRIPT = """
 import json, sys
+from importlib.metadata import distributions
 from pathlib import Path
 from trimtab.chronicle.journal import Journal
 from trimtab.chronicle.launch import write_launch
@@ -110,3 +112,10 @@ def test_write_launch_keeps_the_code_of_what_supervise_starts_each_time_it_chang
 def test_a_launch_that_cannot_be_written_is_told_and_stops_nothing(tmp_path: Path) -> None:
     (tmp_path / "launch").write_text("in the way")
     assert "not written" in write_launch(tmp_path, "1.0")["launch_files"]
+
+
+def test_write_launch_lists_the_packages_that_importlib_lists(tmp_path: Path) -> None:
+    write_launch(tmp_path, "1.0")
+    listed = (tmp_path / "launch" / "1.0" / "packages.txt").read_text().splitlines()
+    known = {d.name.lower(): d.version for d in distributions() if d.metadata["Name"]}
+    assert listed == [f"{name}=={known[name]}" for name in sorted(known)]

@@ -194,6 +194,7 @@ def diverged(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, A
     return notices_of(shown.getvalue()), calls.read_text()
 
 
+@pytest.mark.slow
 def test_a_frozen_norm_beside_a_divergence_takes_nothing_of_it(
     diverged: tuple[list[dict[str, Any]], str],
 ) -> None:

@@ -111,6 +111,7 @@ def test_going_on_needs_a_place_and_begins_anew_where_nothing_is_noted(tmp_path:
     assert told([path], state_path=tmp_path / "s.npz", resume=True) == told([path])
 
 
+@pytest.mark.slow
 def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()

@@ -65,12 +65,7 @@ def told(state: Any, findings: Any) -> tuple[str, str]:
     return json.dumps(state_to_json(state)), "\n".join(map(repr, findings))
 
 
-@pytest.mark.parametrize("detector", WHOLE, ids=lambda d: d.name)
-@settings(max_examples=80)
-@given(data=st.data())
-def test_many_rows_at_once_are_the_same_as_one_by_one(
-    detector: WholeDetector[Any], data: st.DataObject
-) -> None:
+def whole_is_stepped(detector: WholeDetector[Any], data: st.DataObject) -> None:
     rows = data.draw(rows_of(detector.signals))
     stepped = told(*step_through(detector, detector.start(), rows))
     with np.errstate(all="raise", under="ignore"):
@@ -82,7 +77,24 @@ def test_many_rows_at_once_are_the_same_as_one_by_one(
     assert told(state, found) == stepped
 
 
-@settings(max_examples=20)
+@pytest.mark.parametrize("detector", WHOLE, ids=lambda d: d.name)
+@settings(max_examples=15)
+@given(data=st.data())
+def test_many_rows_at_once_are_the_same_as_one_by_one(
+    detector: WholeDetector[Any], data: st.DataObject
+) -> None:
+    whole_is_stepped(detector, data)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("detector", WHOLE, ids=lambda d: d.name)
+@settings(max_examples=65)
+@given(data=st.data())
+def test_many_rows_at_once_on_more_rows(detector: WholeDetector[Any], data: st.DataObject) -> None:
+    whole_is_stepped(detector, data)
+
+
+@settings(max_examples=10)
 @given(data=st.data())
 def test_the_judge_takes_many_rows_as_it_takes_one(data: st.DataObject) -> None:
     judge = Judge((*DETECTORS, Stepped()))

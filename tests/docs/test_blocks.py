@@ -20,13 +20,17 @@ from tools.doc_blocks import (
 )
 
 ALL = [page for page in pages() if any(not b.reason for b in read_blocks(page))]
-# Pages whose Python blocks import a trainer or train, and whose sessions read what these wrote.
-TRAIN = {
+# Pages whose Python blocks import a trainer or train, and whose sessions read what these wrote, and
+# pages that run many commands.
+DEAR = {
     "README.md",
     "docs/quickstart.md",
     "docs/recipes/huggingface.md",
+    "docs/recipes/lineage.md",
     "docs/recipes/other-trainers.md",
     "docs/recipes/own-loop.md",
+    "docs/recipes/reading-logs.md",
+    "docs/recipes/rolling-back.md",
 }
 MOST_MARKED = 6
 """Blocks that say they are not run; raising it wants a reason as good as theirs."""
@@ -36,8 +40,8 @@ def name_of(page: Path) -> str:
     return page.relative_to(ROOT).as_posix()
 
 
-def cases(*, trains: bool) -> list[Path]:
-    return [page for page in ALL if (name_of(page) in TRAIN) is trains]
+def cases(*, is_dear: bool) -> list[Path]:
+    return [page for page in ALL if (name_of(page) in DEAR) is is_dear]
 
 
 def check(page: Path, outcomes: tuple[Outcome, ...]) -> None:
@@ -56,7 +60,7 @@ def check(page: Path, outcomes: tuple[Outcome, ...]) -> None:
             assert masked(printed) == masked(session.shown), f"{block.where}: make pictures"
 
 
-@pytest.mark.parametrize("page", cases(trains=False), ids=name_of)
+@pytest.mark.parametrize("page", cases(is_dear=False), ids=name_of)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     lay_out(tmp_path)
     check(page, run_page(page, tmp_path))
@@ -64,8 +68,8 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.torch
-@pytest.mark.parametrize("page", cases(trains=True), ids=name_of)
-def test_blocks_of_a_page_that_trains_run(page: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("page", cases(is_dear=True), ids=name_of)
+def test_blocks_of_a_dear_page_run(page: Path, tmp_path: Path) -> None:
     for package in re.findall(r"^from (\w+)", "\n".join(b.body for b in read_blocks(page)), re.M):
         if package in ("transformers", "accelerate", "lightning"):
             pytest.importorskip(package)

@@ -59,6 +59,7 @@ def assert_in_order(run: Path, *names: str) -> None:
         assert any(e.event == name for e in rest), f"no {name} in its place"
 
 
+@pytest.mark.slow
 def test_a_healthy_run_is_left_alone_bit_for_bit(
     tmp_path: Path, text: Text, sound: tuple[list[float], float]
 ) -> None:
@@ -256,6 +257,7 @@ def test_no_rollback_allowed_means_none_is_begun(tmp_path: Path, text: Text) -> 
     assert len(events_of(tmp_path / "run", "attempt")) == 1
 
 
+@pytest.mark.slow
 def test_a_run_that_nothing_helps_is_stopped_where_the_policy_says_so(
     tmp_path: Path, text: Text
 ) -> None:

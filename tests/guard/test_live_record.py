@@ -139,6 +139,7 @@ def same_record(a: RunRecord, b: RunRecord) -> None:
 
 # Values near the largest float overflow in a figure here and there; commands ignore that warning,
 # too. No shrinking: one example builds whole runs, and to shrink it takes many minutes.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @settings(
     phases=[Phase.explicit, Phase.generate],

@@ -279,6 +279,7 @@ raise RuntimeError("the script's own")
 """
 
 
+@pytest.mark.slow
 def test_a_checkpoint_under_way_is_finished_where_an_exception_ends_the_process(
     tmp_path: Path,
 ) -> None:

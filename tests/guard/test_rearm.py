@@ -86,6 +86,7 @@ def train(s: Setup, guard: Guard, at: Callable[[int], None]) -> None:
 # -- a run that meets several of them, and then trouble --------------------------------------------
 
 
+@pytest.mark.slow
 def test_after_faults_that_pass_the_incident_is_found_and_recovered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

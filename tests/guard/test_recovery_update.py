@@ -82,7 +82,13 @@ SCENARIOS: dict[str, tuple[Scenario, dict[str, Any]]] = {
 }
 
 
-@pytest.fixture(scope="module", params=list(SCENARIOS))
+QUICK = ("bad data", "advise")
+
+
+@pytest.fixture(
+    scope="module",
+    params=[s if s in QUICK else pytest.param(s, marks=pytest.mark.slow) for s in SCENARIOS],
+)
 def calls(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Call]:
     scenario, settings = SCENARIOS[request.param]
     made: list[Call] = []
@@ -771,6 +777,7 @@ def test_update_refuses_an_answer_that_nobody_asked_for() -> None:
         update(world.state, (ev.Confirmed(step=1),))
 
 
+@pytest.mark.slow
 def test_executor_lets_go_of_snapshots_that_no_state_refers_to(tmp_path: Path) -> None:
     scenario = dataclasses.replace(bad_data(120, 10), steps=190)
     o = guarded(scenario, small_lab.make_text(), tmp_path / "run", **SHORT)

@@ -64,6 +64,7 @@ def remedies(o: Outcome) -> list[object]:
     return [a["remedy"] for a in o.guard.actions]
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S76")
 @pytest.mark.covers("S258")
 def test_bad_data_fails_from_an_older_state_too_and_nothing_else(
@@ -101,6 +102,7 @@ def wrong_rate(text: Text, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ou
     return bisected(short(bad_lr(FAULT, 30.0)), text, run), run
 
 
+@pytest.mark.slow
 def test_a_wrong_rate_is_the_state_and_a_lower_one_is_kept(
     wrong_rate: tuple[Outcome, Path],
 ) -> None:

@@ -156,6 +156,7 @@ def test_a_wait_has_a_deadline_and_then_it_is_acted_on(tmp_path: Path) -> None:
     assert first.step + 8 - 1 <= back.step <= first.step + 8 + 32 + 1
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S262")
 def test_every_change_is_labelled_by_four_metrics_and_a_missing_label_is_shown(
     tmp_path: Path, text: Text, capsys: pytest.CaptureFixture[str]
@@ -189,6 +190,7 @@ def test_every_change_is_labelled_by_four_metrics_and_a_missing_label_is_shown(
     assert "better" in line
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S139")
 def test_a_run_is_stopped_with_a_reason_after_so_many_failed_recoveries(
     tmp_path: Path, text: Text

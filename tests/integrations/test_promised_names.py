@@ -39,13 +39,8 @@ def test_adapter_has_its_promised_names(framework: str) -> None:
     assert all(getattr(module, name) is not None for name in module.__all__)
 
 
-@pytest.mark.parametrize(
-    "framework",
-    [
-        "lightning",
-        *(pytest.param(f, marks=pytest.mark.slow) for f in ("deepspeed", "torchtitan", "trl")),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("framework", ["lightning", "deepspeed", "torchtitan", "trl"])
 def test_adapter_without_its_framework_names_the_extra(framework: str) -> None:
     code = (
         f"import sys; sys.modules[{framework!r}] = None\n"

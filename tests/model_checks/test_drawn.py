@@ -82,6 +82,7 @@ def write(folder: Path, **config: Any) -> Path:
 GPT3 = {"model_type": "gpt2", "n_embd": 12288, "n_layer": 96, "n_head": 96, "vocab_size": 50257}
 
 
+@pytest.mark.slow
 @needs_hf
 def test_a_175b_config_is_audited_without_its_memory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

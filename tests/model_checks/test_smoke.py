@@ -171,6 +171,7 @@ def test_json_and_exit_code(text_file: Path, capsys: pytest.CaptureFixture[str])
     assert {"loss", "unigram", "bigram", "seconds", "findings", "twin", "steps"} <= set(document)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S201")
 def test_a_launch_waits_for_the_test(
     text_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

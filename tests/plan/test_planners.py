@@ -264,6 +264,7 @@ def test_the_deadline_triggers_the_published_settings() -> None:
         advice(float("nan"), 0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.torch
 @pytest.mark.covers("S84")
 def test_fake_sgd_takes_sgds_step_and_says_when_it_is_not_in_force() -> None:

@@ -300,6 +300,7 @@ PIXELS = """(async () => {
 })()"""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [1366, 420])  # with more and with fewer pixels than columns
 def test_the_heat_map_shows_one_bad_reading_of_one_block_among_thousands(
     opened: Callable[..., Browser], make_record: Callable[..., RunRecord], width: int

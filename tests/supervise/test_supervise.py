@@ -211,6 +211,7 @@ def test_a_killed_supervisor_started_again_leaves_exactly_one_command(
         assert not is_alive(int(run.starts[0][0]), start_ticks(int(run.starts[0][0])))
 
 
+@pytest.mark.slow
 def test_another_command_does_not_take_over_what_a_killed_supervisor_left(run: Run) -> None:
     secret = ("env", "API_KEY=0123456789abcdef", sys.executable, str(JOB), str(run.job))
     argv = run.argv("+--fault", "+pause@5", command=secret)
@@ -279,6 +280,7 @@ def test_killed_at_any_point_of_a_start_there_is_exactly_one_command(run: Run) -
         assert [start[1] for start in run.starts] in (["0"], ["0", "120"])
 
 
+@pytest.mark.slow
 def test_processes_without_their_environment_are_ended_and_what_stays_is_told(run: Run) -> None:
     marks = [f"{700 + os.getpid() / 1e6 + i:.6f}" for i in range(4)]
     left = (

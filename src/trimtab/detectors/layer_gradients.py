@@ -1,8 +1,8 @@
-"""The first block's gradient is far larger, or smaller, than the last one's: told at a bar that you set.
+"""The first block's gradient is far larger, or smaller, than the last one's, by a bar of yours.
 
 Blocks near the input often have the larger gradients, by a factor that differs from model to model,
-so there is no bar that suits all: `ratio` is infinite until it is set, and nothing is told. It holds
-both ways, for gradients that explode or vanish on their way back, and for `num_readings` in a row.
+so there is no bar that suits all: `ratio` is infinite until it is set, and nothing is told. It
+holds both ways, for gradients that explode or vanish on their way back, and for `num_readings` in a row.
 """
 
 import math
@@ -67,6 +67,6 @@ class LayerGradientsDetector:
             score=6.0,
             direction="up" if ratio > 1 else "down",
             closed=True,
-            text=f"gradient norm of the first block over that of the last {ratio:.3g}, bar {bar:.3g}",
+            text=f"gradient norm of the first block over the last one's {ratio:.3g}, bar {bar:.3g}",
         )
         return state, (finding,)

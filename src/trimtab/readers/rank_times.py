@@ -92,8 +92,9 @@ class RankTimes:
         far = float(np.median([times for _, times in told])) if told else 0.0
         if len(told) < _READINGS or far < SLOWER:
             return []
+        name = max(told, key=lambda timer: timer[1])[0]
         return [
-            f"{max(told, key=lambda timer: timer[1])[0]} takes {far:.2f} x as long on one rank as on another (median of"
+            f"{name} takes {far:.2f} x as long on one rank as on another (median of"
             f" {len(told)} readings): stages of a pipeline may, others wait for it;"
             " --timing-log-option all names it"
         ]
@@ -112,6 +113,6 @@ class RankTimes:
         return [
             f"rank {names} {'is' if len(slow) == 1 else 'are'} slow: the own work of rank"
             f" {ranks[worst]} takes {number(float(level[worst]))} ms, that of the usual rank"
-            f" {number(float(np.median(usual)))} ms (median of {len(own)} readings); the others wait"
-            " for it, unless its stage has more to do"
+            f" {number(float(np.median(usual)))} ms (median of {len(own)} readings); the others"
+            " wait for it, unless its stage has more to do"
         ]

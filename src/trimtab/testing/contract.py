@@ -14,6 +14,7 @@ locks nothing up, quiet runs raise at most one alarm per 20,000 rows. What it sa
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Detector, Finding
+from trimtab.detectors.contract import Detector, Finding, Rows
 from trimtab.detectors.judge import Judge, JudgeState, judge_record
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.kinds import KIND_BY_NAME
@@ -128,9 +129,17 @@ def find_all(
 def count_false_alarms(
     case: ContractCase, seed: int, *, noise: NoiseKind, curve: CurveKind, num_rows: int
 ) -> int:
-    """Return how many alarms (warning or critical, one per condition) a quiet run raises."""
-    values = make_quiet(case.signal, num_rows, seed, noise=noise, curve=curve)
-    return len(_alarms(find_all(case.detector, {case.signal: values})))
+    """Return how many alarms (warning or critical, one per condition) a quiet run raises.
+
+    A detector that can take many rows at once does, as it does of a log: a tenth of the time.
+    """
+    judge = Judge((case.detector,))
+    index = np.arange(num_rows)
+    values = np.full((num_rows, len(judge.signals)), np.nan)
+    column = judge.signals.index(case.signal)
+    values[:, column] = make_quiet(case.signal, num_rows, seed, noise=noise, curve=curve)
+    rows = Rows(index, (index + 1).astype(np.float64), values, ~np.isnan(values))
+    return len(_alarms(judge.update_rows(judge.start(), rows)[1]))
 
 
 def eventful_record(
@@ -196,8 +205,8 @@ def check_well_formed(case: ContractCase) -> None:
         _require(ok and f.step == record.step[f.row], case, "rows in order", _tell([f]))
         _require(f.signal in case.detector.signals, case, "signal is its own", _tell([f]))
         _require(f.kind in KIND_BY_NAME, case, "kind is of the list", _tell([f]))
-        tellings = [g for g in findings if g.key == f.key]
-        _require(len(tellings) <= 3, case, "at most three tellings", _tell(tellings))
+    for key, times in Counter(f.key for f in findings).items():
+        _require(times <= 3, case, "at most three tellings", f"{times} of {key}")
 
 
 def check_no_look_ahead(case: ContractCase) -> None:

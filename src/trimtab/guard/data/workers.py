@@ -184,8 +184,8 @@ class Workers:
                 self._end()
                 raise ActError(
                     f"data: {how} while batch {number} of the epoch was fetched. A kill is most"
-                    " often memory: lower num_workers or prefetch_factor, or give the container more"
-                    " shared memory (/dev/shm). Start the same script again: the run goes on from"
+                    " often memory: lower num_workers or prefetch_factor, or give the container"
+                    " more shared memory (/dev/shm). Start the same script again: the run goes on from"
                     " its newest checkpoint"
                 ) from error
             taken, self._next = self._next, self._next + 1

@@ -129,8 +129,8 @@ class Case:
     asks: tuple[str, ...] = ()
     """Classes of action that a person would have to allow for the others."""
     now: RestorePoint | None = None
-    """The state of the run where a change is tried both ways: it goes on from there where the branch
-    without the change is no better."""
+    """The state of the run where a change is tried both ways: it goes on from there where the
+    branch without the change is no better."""
     both: tuple[float, ...] = ()
     """Losses of the fixed batches under `now`."""
     compared: str = ""

@@ -124,8 +124,8 @@ class Resumption:
         folder = self._recorder.directory.checkpoints
         if choice.unreadable:
             return (
-                f"{choice.unreadable}; mount the disk or restore its rights, then start again; where"
-                f" it will not come back, move it out of {folder} to go on from an older"
+                f"{choice.unreadable}; mount the disk or restore its rights, then start again;"
+                f" where it will not come back, move it out of {folder} to go on from an older"
                 f" checkpoint, or {_CONSENT}"
             )
         if choice.checkpoint is not None:
