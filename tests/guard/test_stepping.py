@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.guard.inner import inner
 from tests.guard.tiny import Setup, differences, events_of, make, rows_of, state_of
@@ -213,8 +215,6 @@ def test_what_is_set_on_a_scheduler_in_its_stand_in_is_in_force() -> None:
 
 
 def test_sparse_gradients_are_clipped_by_their_coalesced_values(tmp_path: Path) -> None:
-    from torch.utils.data import DataLoader, TensorDataset
-
     model = nn.Sequential(nn.EmbeddingBag(8, 4, sparse=True), nn.Linear(4, 1))
     data = DataLoader(TensorDataset(torch.randint(0, 8, (16, 3))), batch_size=4)
     guard = Guard(

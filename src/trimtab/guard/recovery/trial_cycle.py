@@ -74,9 +74,9 @@ from trimtab.guard.recovery.state import (
 from trimtab.guard.recovery.triage import SLOW_RISES, saturates, speaks_of_trial
 from trimtab.guard.recovery.trial_table import read_case, with_row
 from trimtab.guard.recovery.trial_verdict import (
+    can_be_compared,
     conclude_trial,
     is_better_without,
-    can_be_compared,
     is_beyond_noise,
     noise_of,
     settings_at_fault,

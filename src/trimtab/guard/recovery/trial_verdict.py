@@ -10,8 +10,8 @@ import numpy as np
 
 from trimtab.diagnosis.probes import TrialResult
 from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
-from trimtab.guard.recovery.values import JobNoise
 from trimtab.guard.recovery.triage import saturates
+from trimtab.guard.recovery.values import JobNoise
 from trimtab.guard.state.decisions import is_back
 from trimtab.guard.yardstick.reading import compare
 from trimtab.plan.effects import effect_of

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.errors import ActError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.guard.data.streams import Order
