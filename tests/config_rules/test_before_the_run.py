@@ -250,3 +250,65 @@ def test_muons_rate_has_two_scales(
     text = {"params": params, "learning_rate": lr, "optimizer": "muon", "qk_norm": True}
     _, found = preflight("muon.json", json.dumps({**text, "train_steps": 1000, "seq_length": 4096}))
     assert found["OPT"]["severity"] == severity
+
+
+NOAM = """
+model: {{d_model: 512, n_layers: 18, n_heads: 8}}
+optim: {{name: adamw, lr: {lr}, sched: {{name: {name}, warmup_steps: {warmup}}}}}
+"""
+
+
+@pytest.mark.parametrize("name", ["NoamAnnealing", "nemo.core.optim.NoamAnnealing", "noam"])
+def test_a_factor_of_noam_is_judged_by_its_peak(preflight: Preflight, name: str) -> None:
+    values, findings = preflight("a.yaml", NOAM.format(lr=2.0, name=name, warmup=10000))
+    assert values["lr"] == pytest.approx(2 / (512 * 10000) ** 0.5)
+    assert "L06" not in findings
+    _, findings = preflight("a.yaml", NOAM.format(lr=20.0, name=name, warmup=10000))
+    # advice is a factor as well: 6e-4 as a factor would be a peak of 2.7e-7
+    assert findings["L06"]["instead"] == "optim.lr: 1.4"
+
+
+def test_a_factor_of_noam_without_a_warm_up_has_no_known_peak(preflight: Preflight) -> None:
+    values, findings = preflight("a.yaml", NOAM.format(lr=2.0, name="NoamAnnealing", warmup=0))
+    assert "lr" not in values
+    assert "L06" not in findings
+    assert "L07" in findings
+
+
+@pytest.mark.parametrize("name", ["NoamHoldAnnealing", "inverse_sqrt", "warmuplr", "noam"])
+def test_a_schedule_that_takes_the_peak_is_read_as_one(preflight: Preflight, name: str) -> None:
+    values, _ = preflight("a.yaml", NOAM.format(lr=1e-3, name=name, warmup=10000))
+    assert values["lr"] == 1e-3
+
+
+def test_noam_as_an_optimizer_and_its_options(preflight: Preflight) -> None:
+    text = (
+        "opt: noam\ntransformer-lr: 10.0\ntransformer-warmup-steps: 25000\nadim: 256\nelayers: 12\n"
+    )
+    values, _ = preflight("a.yaml", text)
+    assert values["lr"] == pytest.approx(10 / (256 * 25000) ** 0.5)
+    assert values["optimizer"] == "adam"
+
+
+def test_an_adapter_with_odd_settings(preflight: Preflight) -> None:
+    _, findings = preflight(
+        "a.json",
+        json.dumps(
+            {
+                "output_dir": "out",
+                "per_device_train_batch_size": 1,
+                "learning_rate": 0.2,
+                "num_train_epochs": 50,
+                "warmup_ratio": 0.0,
+                "max_grad_norm": 1,
+                "adam_beta2": 0.9999,
+                "weight_decay": 10.0,
+                "lora_r": 8,
+            }
+        ),
+    )
+    assert (findings["L06"]["severity"], findings["L06"]["values"]["usual"]) == ("error", 2e-4)
+    assert findings["L09"]["severity"] == "warning"
+    assert "typo for 0.1" in findings["L11"]["message"]
+    assert findings["L11"]["instead"] == "weight_decay: 0.1"
+    assert findings["L07"]["instead"].startswith("warmup_ratio: ")

@@ -79,3 +79,34 @@ def test_loss_of_a_logged_curriculum_is_no_alarm_where_each_stage_wears_off() ->
     assert told(loss=loss, stage=stage) == []
     stage, loss = curriculum(wears_off=False)
     assert told(loss=loss, stage=stage)
+
+
+def test_validation_that_jumps_after_a_steep_fall_dates_from_its_first_high_one() -> None:
+    row = np.arange(25)
+    val = 0.4 + 1.9 * np.exp(-row / 2.5)
+    val[10:] = 1.33 + 0.02 * (row[10:] - 10)
+    train = 0.35 + 2 * np.exp(-row / 4)
+    found = trimtab.analyze({"step": 40 * row, "loss": train, "val_loss": val})
+    (told_of,) = [i for i in found.incidents if i.severity != "info"]
+    assert (told_of.kind, told_of.onset, told_of.causes[0].cause) == (
+        "shift",
+        400,
+        "evaluation-differs",
+    )
+
+
+@pytest.mark.parametrize("name", ["val_loss", "yardstick_loss"])
+@pytest.mark.parametrize(("times", "alarms"), [(500, True), (1.3, False)])
+def test_evaluation_far_above_training_from_the_first_on(
+    name: str, times: float, *, alarms: bool
+) -> None:
+    expected = [("never-learns", "warning", "evaluation-differs")] if alarms else []
+    rows = [
+        {"step": i, "loss": float(x)} | ({name: times * float(x)} if i % 10 == 9 else {})
+        for i, x in enumerate(TRAIN)
+    ]
+    columns = {k: np.array([r.get(k, np.nan) for r in rows]) for k in ("step", "loss", name)}
+    found = trimtab.analyze(columns)
+    assert [
+        (i.kind, i.severity, i.causes[0].cause) for i in found.incidents if i.severity != "info"
+    ] == expected

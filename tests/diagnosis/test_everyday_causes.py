@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from tests.diagnosis.test_diagnose import AT, BAD, CLEAN, N, Sim, incident, trial
 from trimtab.analysis.explain import explain
@@ -331,3 +332,50 @@ def test_features_of_rows_that_are_not_there_are_unknown() -> None:
 def test_ids_are_unique() -> None:
     ids = [c.id for c in CAUSES]
     assert len(set(ids)) == len(ids)
+
+
+def test_nothing_rests_on_a_clip_that_nobody_stated() -> None:
+    sim = Sim.healthy(0)
+    sim.norm *= 40
+    sim.loss[AT:] += np.linspace(0, 3, N - AT)
+    said = diagnose(sim.record(), incident(AT + 8, "divergence"))
+    assert "clip" not in text_of(said)
+
+
+def test_gradients_that_add_up_are_told_by_norms_that_only_grow() -> None:
+    row = np.arange(N)
+    sim = Sim.healthy(0)
+    sim.norm = np.asarray(1.6 + 0.8 * row, dtype=np.float64)
+    sim.loss[AT:] += np.linspace(0, 3, N - AT)
+    assert diagnose(sim.record(), incident(AT + 8, "divergence")).top.cause == (
+        "gradients-not-zeroed"
+    )
+    sim.norm = np.asarray(
+        1.6 * 1.15**row, dtype=np.float64
+    )  # what explodes does most of it at the end
+    assert diagnose(sim.record(), incident(AT + 8, "divergence")).share("gradients-not-zeroed") == 0
+
+
+def test_losses_that_come_again_with_each_pass_are_the_order_of_the_data() -> None:
+    row = np.arange(400)
+    rng = np.random.default_rng(7)
+    wave = 2.5 + 0.8 * np.sin(2 * np.pi * row / 80)
+
+    def first(loss: NDArray[np.float64]) -> str:
+        builder = RecordBuilder("run.jsonl", "jsonl")
+        for i in row.tolist():
+            builder.add(i, {"loss": float(loss[i]), "epochs_seen": i / 80})
+        return diagnose(builder.build(), incident(60, "divergence")).top.cause
+
+    assert first(wave + 0.05 * rng.standard_normal(400)) == "data-order"
+    again = np.tile(2.5 + 0.3 * rng.standard_normal(80), 5)  # one order, but neighbors unlike
+    assert first(again) != "data-order"
+
+
+@pytest.mark.parametrize(("norm", "cause"), [(0.0, "masked-batch"), (np.nan, "never-finite")])
+def test_first_batches_without_labels_come_before_number_formats(norm: float, cause: str) -> None:
+    builder = RecordBuilder("run.jsonl", "jsonl")
+    for i in range(1, 41):
+        builder.add(i, {"loss": np.nan, "grad_norm": norm})
+    found = dataclasses.replace(incident(0, "non-finite"), onset_row=0)
+    assert diagnose(builder.build(), found).top.cause == cause

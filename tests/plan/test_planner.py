@@ -151,6 +151,10 @@ def test_a_jump_is_taken_back_to_the_rate_before_it() -> None:
     plan = make_plan(record, found, led_by("learning-rate-jump"))
     assert step_of(plan, "restore-lr").values == {"lr": 1e-4, "factor": 0.1}
     assert step_of(plan, "roll-back").values == {"before_step": 295.0}
+    assert "lower-clip" not in {r.remedy for r in plan.remedies}  # no clip is known of
+    plan = make_plan(
+        dataclasses.replace(record, facts={"clip": 1.0}), found, led_by("learning-rate-jump")
+    )
     assert step_of(plan, "lower-clip").values == {"clip": 0.3}
     assert plan.next_test == "ask"
 

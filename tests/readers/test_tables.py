@@ -196,6 +196,28 @@ def test_a_broken_line_is_one_clear_error(tmp_path: Path) -> None:
         read_as(tmp_path, good * 2 + '{"step": 3, "loss": "n/a"}\n' + good * 10)
 
 
+def test_damaged_lines_are_left_out_up_to_one_in_twenty(tmp_path: Path) -> None:
+    rows = [f'{{"step": {i}, "loss": 2.0}}' for i in range(200)]
+    rows[100] = rows[100][:13]
+    rows[101] = rows[101][13:]
+    record = read_as(tmp_path, "\n".join(rows))
+    assert record.num_rows == 198
+    assert any("2 bad values left out" in n for n in record.notes)
+    rows[50:62] = [row[:13] for row in rows[50:62]]
+    with pytest.raises(ReadError, match="not a JSON object"):
+        read_as(tmp_path, "\n".join(rows))
+
+
+def test_a_header_again_in_another_order_holds_from_there_on(tmp_path: Path) -> None:
+    first = "".join(f"{i},2.0,1e-4\n" for i in range(20))
+    then = "".join(f"{i},1e-4,2.0\n" for i in range(20, 40))
+    again = "".join(f"{i},2.0,1e-4\n" for i in range(40, 60))
+    header, other = "step,loss,lr\n", "step,lr,loss\n"
+    record = read_as(tmp_path, header + first + other + then + header + again)
+    assert cells(record, "loss") == [2.0] * 60
+    assert cells(record, "lr") == [1e-4] * 60
+
+
 def test_under_one_per_cent_of_bad_lines_are_noted(tmp_path: Path) -> None:
     rows = [{"step": i, "loss": 2.0} for i in range(300)]
     lines = as_jsonl(rows).splitlines()
@@ -257,13 +279,13 @@ def test_sparse_rows_of_one_step_are_merged(tmp_path: Path) -> None:
     assert cells(record, "val_loss")[-1] == 2.75
 
 
-def test_a_torn_last_row_is_counted_and_a_short_one_is_an_error(tmp_path: Path) -> None:
+def test_a_torn_last_row_is_counted_and_several_short_ones_are_an_error(tmp_path: Path) -> None:
     rows = "".join(f"{i},2.0,1e-4\n" for i in range(30))
     record = read_as(tmp_path, f"step,loss,lr\n{rows}30,1.")
     assert record.num_rows == 30
     assert "the last row was torn in mid-write and left out" in record.notes
     with pytest.raises(ReadError, match=r"some log:32: 2 cells, expected 3 as in the header"):
-        read_as(tmp_path, f"step,loss,lr\n{rows}30,1.\n31,1.0,1e-4\n")
+        read_as(tmp_path, f"step,loss,lr\n{rows}30,1.\n31,1.\n32,1.0,1e-4\n")
 
 
 def nan_csv(values: list[str], tmp_path: Path, name: str = "grad_norm") -> RunRecord:

@@ -297,3 +297,40 @@ def test_huge_lines_are_passed_over_quickly(tmp_path: Path, line: str) -> None:
 def test_meaning_of_keys(key: str, name: str | None) -> None:
     found = meaning(key)
     assert (None if found is None else found.name) == name
+
+
+def _line(step: int, loss: float, rank: str = "") -> str:
+    return f"{rank}iteration {step:6d}/ 1000 | lm loss: {loss:.4f} | grad norm: 1.05"
+
+
+def test_two_writers_that_pass_each_other_are_parted(tmp_path: Path) -> None:
+    left = {level: [_line(s, level - s / 100) for s in range(1, 101)] for level in (3.0, 4.5)}
+    order = random.Random(0)
+    lines = []
+    while any(left.values()):
+        lines.append(left[order.choice([level for level in left if left[level]])].pop(0))
+    path = tmp_path / "two.log"
+    path.write_text("\n".join(lines))
+    record = read_run(path)
+    assert len(record.attempts) == 1
+    first = 3.0 if "2.99" in lines[0] else 4.5
+    assert record.columns["loss"].values.tolist() == pytest.approx(
+        [first - s / 100 for s in range(1, 101)]
+    )
+    assert any(n.startswith("several processes") for n in record.notes)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_a_rank_that_leaves_the_others_is_named(tmp_path: Path, breaks: bool) -> None:
+    lines = [
+        _line(
+            s,
+            3 - s / 100 + 0.02 * ((7 * s + r) % 5) + 4 * (breaks and r == 2 and s > 60),
+            f"[rank{r}]: ",
+        )
+        for s in range(1, 101)
+        for r in range(4)
+    ]
+    path = tmp_path / "ranks.log"
+    path.write_text("\n".join(lines))
+    assert any("ranks differ: the loss of rank 2" in n for n in read_run(path).notes) == breaks

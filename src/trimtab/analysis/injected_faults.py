@@ -56,7 +56,7 @@ class InjectedFault:
     required: bool = False
     """Whether a run is called healthy only where this fault would be seen."""
     settles: bool = False
-    """Whether it is over within the horizon, so that rules in hindsight judge it too."""
+    """Whether rules in hindsight see it by the rows near its onset, so that they judge it too."""
 
 
 INJECTED_FAULTS: tuple[InjectedFault, ...] = (
@@ -83,6 +83,7 @@ INJECTED_FAULTS: tuple[InjectedFault, ...] = (
         num_large=10,
         num_graded=12,
         required=True,
+        settles=True,
     ),
     InjectedFault(
         name="drift",

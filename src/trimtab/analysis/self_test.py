@@ -37,6 +37,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import DETECTORS, Judge, JudgeState, rows_of
 from trimtab.detectors.offline import HINDSIGHT, LOSS_SHAPES
+from trimtab.detectors.swells import swell_findings
 from trimtab.incidents import latest_tellings
 from trimtab.record import Attempt, Column, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -448,7 +449,7 @@ class _Bench:
         part = _excerpt(self._record, slice(begin, end), fault.signal, changed)
         # No fault of the table is a shape of the whole curve, and looking for one is dear.
         more = [rule for rule in HINDSIGHT if rule not in LOSS_SHAPES] if whole else []
-        rules = [hindsight_findings, *more]
+        rules = [hindsight_findings, *([] if whole else [swell_findings]), *more]
         # Their rows count from the start of the excerpt.
         moved = [_moved(f, begin) for rule in rules for f in rule(part)]
         row = int(at[first])

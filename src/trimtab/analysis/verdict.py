@@ -19,6 +19,7 @@ from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
 from trimtab.chronicle.coverage import Coverage
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
+from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
 from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -32,6 +33,8 @@ severity and below, and on `not-judged`, which alone fails where there is no ver
 MAIN_SIGNALS = ("loss", "grad_norm", "val_loss")
 """Signals without which the judge is blind to much of what goes wrong."""
 _BLIND = {"loss": "train loss", "grad_norm": "gradient norm", "val_loss": "validation"}
+_STANDS_FOR = {"val_loss": "yardstick_loss"}
+"""The fixed batches of a guard, which it reads in eval mode, are validation, too."""
 _DERIVED = frozenset({"perplexity", "loss_step_std", "clipped", "clip_frequency"})
 """Signals that follow from others, and are judged through them."""
 _NEVER = 0.05
@@ -120,7 +123,7 @@ class RunJudgement:
         ]
         if seen:
             parts.append(f"would see {', '.join(seen)}")
-        blind = [_BLIND[s] for s in MAIN_SIGNALS if s not in self.logged]
+        blind = [_BLIND[s] for s in MAIN_SIGNALS if not self.logged & {s, _STANDS_FOR.get(s, s)}]
         if blind:
             parts.append(f"blind to {' and '.join(blind)} (not logged)")
         return " · ".join(parts)
@@ -221,6 +224,8 @@ def _too_little(
         return f"{record.num_loss_rows} train losses, fewer than {MIN_RECORDS}"
     if coverage is not None and not coverage.whole:
         return coverage.text()
+    if partly := next((n for n in record.notes if n.startswith(PARTLY)), ""):
+        return partly
     if test is None:
         return "no self-test was made"
     if test.failing:
@@ -297,7 +302,11 @@ def _cannot_tell(
                 f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} cannot be told"
                 " from noise"
             )
-    said += [f"no {_BLIND[name]} is logged" for name in MAIN_SIGNALS if name not in record.columns]
+    said += [
+        f"no {_BLIND[name]} is logged"
+        for name in MAIN_SIGNALS
+        if not {name, _STANDS_FOR.get(name, name)} & record.columns.keys()
+    ]
     return tuple(said)
 
 

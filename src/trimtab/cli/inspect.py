@@ -2,6 +2,7 @@
 
 import argparse
 import gc
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -32,6 +33,9 @@ from trimtab.report.terminal import render_terminal
 from trimtab.signals.rates import history_csv
 
 __all__ = ["add", "run"]
+
+_SAID_EVERY_S = 10.0
+"""Between two lines on stderr, where the document comes at the end only."""
 
 
 def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -132,9 +136,9 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
     judge = judge_of(arguments)
     documents: list[dict[str, object]] = []
     errors: list[tuple[str, str]] = []
-    told: list[tuple[OverviewLine, str]] = []
+    told: list[OverviewLine] = []
     fails, num_told, hint = False, 0, (-1, "")
-    started = time.perf_counter()
+    started = said = time.perf_counter()
     for path, found in _read_all(arguments.paths):
         if isinstance(found, RunRecord) and (lacks := missing_column(found)):
             found = ReadError(f"{path}: {lacks}; correct --columns")
@@ -158,14 +162,21 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
             write_file(arguments.lr_history, history_csv(account.record))
         if arguments.json:
             documents.append(run_to_json(account, path=path))
+            if time.perf_counter() - said > _SAID_EVERY_S:
+                said = time.perf_counter()
+                print(f"trimtab: {len(documents)} logs judged, going on", file=sys.stderr)
         else:
             with console.capture() as text:
                 name = str(report) if report else None
                 shown = render_terminal(account, report=name, whole=arguments.all)
                 console.print(shown, end="")
-                if arguments.layers:
-                    console.file.write(layers_table(account.layers))
-            told.append((overview_line(account, path=path), text.get()))
+            bar.stop()
+            # As it comes: of a folder with hundreds of logs the last is judged minutes later.
+            console.file.write("\n" * bool(told) + text.get())
+            if arguments.layers:
+                console.file.write(layers_table(account.layers))
+            console.file.flush()
+            told.append(overview_line(account, path=path))
             hint = max(hint, _explained(account), key=lambda pair: pair[0])
         bar.say("")
         started = time.perf_counter()
@@ -173,7 +184,7 @@ def _run(arguments: argparse.Namespace, beside: Beside, bar: Bar) -> int:
     if arguments.json:
         print_json(document_of(documents, errors))
     else:
-        _print_told(console, told, hint[1])
+        _print_end(console, told, hint[1])
     if errors:
         return 2
     return int(fails)
@@ -207,20 +218,15 @@ def _explained(account: RunAccount) -> tuple[int, str]:
     return severity_rank(worst.incident.severity), " ".join([worst.incident.kind, *causes[:1]])
 
 
-def _print_told(console: Console, told: Sequence[tuple[OverviewLine, str]], hint: str) -> None:
-    """Print the runs; of several, one line each comes last, where the screen ends."""
-    for number, (_, text) in enumerate(told):
-        if number:
-            console.print()
-        console.file.write(text)
+def _print_end(console: Console, told: Sequence[OverviewLine], hint: str) -> None:
+    """Print what follows the runs; of several, one line each, where the screen ends."""
     if hint:
         line = Text(f"what is known of it: trimtab explain {hint}", "dim", no_wrap=True)
         console.print()
         console.print(line, overflow="ignore", crop=False)
     if len(told) > 1:
         console.print()
-        lines = [line for line, _ in told]
-        console.print(render_overview(lines, width=console.width), end="")
+        console.print(render_overview(told, width=console.width), end="")
 
 
 def _write_report(account: RunAccount, html: Path | None, number: int) -> Path | None:

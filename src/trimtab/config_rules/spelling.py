@@ -3,7 +3,6 @@
 The config's own key is used where it has one, else the framework's usual key, else words.
 """
 
-import math
 import re
 import tomllib
 from collections.abc import Mapping
@@ -19,6 +18,8 @@ __all__ = ["spell"]
 
 _WITH_EQUALS = (".toml", ".py", ".gin", ".ini", ".cfg", ".conf")
 """Endings of files in which a setting is `key = value`."""
+_USUAL_SHARE = 0.03
+"""Warm-up of tuning recipes (Alpaca, QLoRA), for a run whose length is not stated."""
 _KEY = r"-{0,2}[\w./-]+"
 
 
@@ -70,6 +71,8 @@ def spell(settings: Settings, change: Mapping[str, object], words: str = "") -> 
 
 def _one(settings: Settings, name: str, change: Mapping[str, object]) -> str:
     value = change[name]
+    if name == "lr" and "lr_factor" in settings.values:
+        return _factor(settings, value)
     template = _spelling_of(settings.framework).get(name, "")
     if name.endswith("dtype") and (typed := _number_format(settings, name, str(value))):
         return typed
@@ -97,6 +100,20 @@ def _one(settings: Settings, name: str, change: Mapping[str, object]) -> str:
     return f"turn on {what}" if value is True else f"set {what} to {text}"
 
 
+def _factor(settings: Settings, peak: object) -> str:
+    """Return the factor that gives a peak rate, for a schedule that takes one.
+
+    The two are proportional; without a known peak nothing is advised.
+    """
+    run = Facts(settings)
+    now, factor = run.positive("lr"), run.positive("lr_factor")
+    if now is None or factor is None or not isinstance(peak, int | float):
+        return ""
+    return _assigned(
+        settings, settings.values["lr_factor"].key, _plain(float(f"{peak * factor / now:.2g}"))
+    )
+
+
 def _warm_up(settings: Settings, steps: float) -> str:
     """Return a warm-up in the unit that the file gives it in.
 
@@ -106,7 +123,7 @@ def _warm_up(settings: Settings, steps: float) -> str:
     for name, factor in (
         ("warmup_tokens", run.positive("batch_tokens")),
         ("warmup_samples", run.positive("batch_samples")),
-        ("warmup_ratio", 1 / (run.positive("train_steps") or math.inf)),
+        ("warmup_ratio", 1 / (run.positive("train_steps") or steps / _USUAL_SHARE)),
     ):
         found = settings.values.get(name)
         if (

@@ -1,11 +1,14 @@
 """From what keys state to settings in canonical units: ratios, samples, tokens, durations."""
 
+import math
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from trimtab.configs import derive_batch, derive_shape
 from trimtab.configs.derivation import Derivation
 from trimtab.configs.document import squash
+from trimtab.configs.names import factor_schedules
 from trimtab.configs.settings import NAMES, UNEVEN, Setting
 from trimtab.configs.values import NO, YES, duration, flag, precision
 
@@ -61,6 +64,55 @@ def optimizer(facts: Derivation) -> None:
     ratio, lr = facts.amount("min_lr_ratio"), facts.get("lr")
     if ratio is not None and lr is not None:
         facts.derive("min_lr", ratio * lr, "min_lr_ratio")
+    init_scheme(facts)
+    scale = facts.get("loss_scale")
+    if scale is not None and facts.amount("loss_scale_power") is not None and scale == 0:
+        facts.derive(
+            "loss_scale_init", 2.0 ** (facts.amount("loss_scale_power") or 0), "loss_scale_power"
+        )
+
+
+def rate_of_factor(facts: Derivation) -> None:
+    """The peak rate under a schedule that takes a factor; none where it cannot be computed.
+
+    peak = factor / sqrt(width × warm-up steps), Vaswani et al. (arXiv:1706.03762), section 5.3.
+    """
+    stated = facts.values.get("lr")
+    factor = facts.get("lr")
+    by = next((n for n in ("schedule", "optimizer") if takes_factor(facts.fact(n), factor)), None)
+    if by is None or stated is None or factor is None or "lr_factor" in facts.values:
+        return
+    facts.values["lr_factor"] = facts.values.pop("lr")
+    if by == "optimizer":  # ESPnet 1 names the schedule there; below it is Adam
+        facts.values.pop("optimizer", None)
+        facts.derive("optimizer", "adam", "optimizer")
+    width = facts.amount("schedule_width") or facts.get("hidden")
+    steps, unit = duration(facts.fact("warmup_steps") or facts.fact("warmup")) or (0.0, "")
+    name = f"{stated.key or 'lr'} {factor:g} is a factor of the schedule {facts.fact(by)}"
+    if width and steps > 0 and unit in ("", "steps"):
+        facts.values["lr"] = replace(
+            stated, value=factor / math.sqrt(width * steps), origin="derived"
+        )
+        peak = facts.get("lr") or 0.0
+        facts.note.append(f"{name}: its peak is {factor:g}/√({width:g}·{steps:g}) = {peak:.2g}")
+    else:
+        facts.note.append(f"{name}: its peak needs the width and a warm-up, and was not judged")
+
+
+_PEAK_UP_TO = 0.01
+"""Rates up to here are taken for a peak under a name that both kinds of schedule have."""
+
+
+def takes_factor(name: object, rate: float | None) -> bool:
+    """Whether the rate of a schedule of this name is a factor."""
+    own = squash(str(name).rsplit(".", 1)[-1])
+    if rate is None or own not in factor_schedules():
+        return False
+    return own != "noam" or rate > _PEAK_UP_TO
+
+
+def init_scheme(facts: Derivation) -> None:
+    """A named init in place of a standard deviation."""
     scheme = facts.fact("init_scheme")
     if isinstance(scheme, str) and not re.fullmatch(
         r"(trunc(ated)?_?)?normal(_)?|gaussian|default|none", scheme, re.IGNORECASE
@@ -68,11 +120,6 @@ def optimizer(facts: Derivation) -> None:
         if facts.ffn_rule in ("neox", "olmo") or "init_std" not in facts.stated:
             facts.values.pop("init_std", None)
         facts.derive("init_std", scheme, "init_scheme", origin="stated")
-    scale = facts.get("loss_scale")
-    if scale is not None and facts.amount("loss_scale_power") is not None and scale == 0:
-        facts.derive(
-            "loss_scale_init", 2.0 ** (facts.amount("loss_scale_power") or 0), "loss_scale_power"
-        )
 
 
 def flags(facts: Derivation) -> None:
@@ -244,6 +291,7 @@ def intervals(facts: Derivation) -> None:
 
 
 STEPS: tuple[Callable[[Derivation], None], ...] = (
+    rate_of_factor,  # before a minimum rate is computed from the peak
     optimizer,
     flags,
     objective,

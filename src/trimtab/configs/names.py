@@ -11,7 +11,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, Literal, TypedDict, cast
 
-__all__ = ["Fact", "fact_table", "read_table"]
+__all__ = ["Fact", "fact_table", "factor_schedules", "read_table"]
 
 Kind = Literal[
     "number", "count", "share", "flag", "bool", "text", "pair", "duration", "precision", "any"
@@ -48,6 +48,12 @@ def fact_table() -> Mapping[str, Fact]:
     """Return every fact by its name."""
     table = cast("dict[Group, dict[str, FactRow]]", read_table("names.toml"))
     return {name: _fact(group, row) for group, rows in table.items() for name, row in rows.items()}
+
+
+@cache
+def factor_schedules() -> frozenset[str]:
+    """Return the squashed names of schedules under which the stated rate is a factor."""
+    return frozenset(read_table("frameworks.toml")["factor_schedules"])
 
 
 def _fact(group: Group, row: FactRow) -> Fact:

@@ -59,6 +59,7 @@ NAMES: Mapping[str, str] = {
     # optimizer
     "optimizer": "adamw, adam, muon, …",
     "lr": "peak learning rate",
+    "lr_factor": "factor of a schedule whose peak follows from width and warm-up (Noam)",
     "min_lr": "learning rate at the end of the decay",
     "schedule": "cosine, linear, wsd, constant, …",
     "warmup_steps": "",

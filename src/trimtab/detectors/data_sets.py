@@ -19,6 +19,7 @@ from trimtab.detectors.contract import Finding, Rows
 from trimtab.detectors.lost_validation import LostValidationDetector
 from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.record_finding import finding_at
+from trimtab.readers.tags import set_of_tag
 from trimtab.record import RunRecord
 from trimtab.signals.robust import dependent_blocks_sigma, median
 
@@ -36,7 +37,12 @@ MAX_SETS = 64
 
 def set_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return what single sets did apart from the others, attempt by attempt."""
-    trained = sorted(n for n in record.columns if n.startswith("loss/"))[:MAX_SETS]
+    # Parts of a total (`loss_digit`) need not fall together: `swells` judges each by itself.
+    trained = sorted(
+        n
+        for n in record.columns
+        if n.startswith("loss/") and set_of_tag(record.keys.get(n, n)) is not None
+    )[:MAX_SETS]
     checked = sorted(n for n in record.columns if n.startswith("val_loss/"))[:MAX_SETS]
     found: list[Finding] = []
     for index in range(len(record.attempts)):

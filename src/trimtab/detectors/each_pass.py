@@ -7,6 +7,8 @@ data, which is the same in each pass or goes by label or source. Each becomes a 
 **Steps of a staircase**: where the loss steps down at each pass (`epochs`), a fall at such a step
 is no leak of targets but that pass.
 
+**What only follows** (`FOLLOWS`): a stall around a step up, a loss next to 0 after a leak.
+
 Blind to periods that change, and to the first rises of a run that grows.
 """
 
@@ -19,7 +21,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 
-__all__ = ["told_once"]
+__all__ = ["as_follows", "told_once"]
 
 LEAST_TEETH = 4
 LEAST_PERIOD = 8
@@ -176,3 +178,29 @@ def _pass(record: RunRecord, teeth: Sequence[int], period: int) -> str:
         return ""
     share = period * epochs / float(rows[-1] - rows[0])
     return ", one epoch" if abs(share - 1) < 0.1 else f", {share:.2g} epochs"
+
+
+FOLLOWS = {
+    "plateau": ("spike", "unrecovered-spike", "divergence", "shift", "drift"),
+    "memorised": ("too-good",),
+}
+"""What an alarm on the loss is only the end of: a loss that stepped up falls no further than
+promised before, and one that leaks ends next to 0. The first is told, the second is a note."""
+LEAKS = ("too-low", "drop")
+
+
+def as_follows(findings: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the findings, alarms that follow from an earlier or inner one as notes."""
+    alarms = [f for f in findings if f.severity != "info" and f.signal == "loss"]
+    return tuple(_after(f, alarms) if f in alarms and f.kind in FOLLOWS else f for f in findings)
+
+
+def _after(f: Finding, alarms: Sequence[Finding]) -> Finding:
+    for a in alarms:
+        if a.kind not in FOLLOWS[f.kind] or f.end_row is not None:
+            continue
+        # What lay flat before it stepped up did so on its own; a stall that goes on did not.
+        inside = f.onset_row <= a.onset_row <= f.row and a.end_row is None
+        if inside if f.kind == "plateau" else a.detector in LEAKS and a.onset_row < f.onset_row:
+            return replace(f, severity="info", text=f"{f.text}; see {a.kind} at {a.onset:g}")
+    return f

@@ -19,14 +19,17 @@ import math
 
 import numpy as np
 
+from trimtab.detectors.confidence import STRONG_SCORE
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
+from trimtab.signals.clip import clip_of
 from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["MAX_ROWS", "excerpt_findings"]
 
 MAX_ROWS = 30
+FEW_ROWS = 8
 MIN_RISE = 0.15
 """Smallest relative rise of the loss that counts: logged losses of healthy runs fall."""
 BACK_SHARE = 0.05
@@ -85,7 +88,9 @@ def _spike(
     last = float(loss[-1])
     back = last <= before * (1 + BACK_SHARE)
     floor = max(noise, 0.01 * before)  # zero where the loss before is the smallest float there is
-    score = min(99.0, rise / floor) if floor else 99.0
+    # The confidence of a strong score was measured on no log of so few rows.
+    most = 99.0 if len(rows) >= FEW_ROWS else STRONG_SCORE - 0.1
+    score = min(most, rise / floor) if floor else most
     end = int(rows[-1])
     story = " → ".join(f"{x:.4g}" for x in dict.fromkeys((before, float(loss[peak]), last)))
     steps = int(record.step[rows[peak]] - record.step[rows[low]])
@@ -199,11 +204,12 @@ def _norm(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) ->
     column = record.columns.get("grad_norm")
     if column is None:
         return []
-    # 1.0 is the usual clip of public recipes; the text says that it is assumed.
-    clip = record.facts.get("clip", 1.0)
-    assumed = "" if "clip" in record.facts else " assumed"
+    clip, by_default = clip_of(record)
+    if clip is None:
+        return []
+    assumed = " assumed" if by_default else ""
     norms = column.values[rows][column.present[rows]]
-    if len(norms) < 3 or not np.isfinite(norms).all() or math.isclose(clip, 0.0):
+    if len(norms) < 3 or not np.isfinite(norms).all():
         return []
     ratios = norms / clip
     # One row below the clip and the norm is not large in every step.

@@ -4,7 +4,8 @@ Learning shows on both losses. A training loss that comes to a twentieth of the 
 stays there to the end, while the validation loss is above its lowest, is a set learned by heart, a
 leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
 low validation loss, and a pair of losses far below that of the start is small all round: neither is
-reported. A validation loss that jumps to exactly 0 and stays there is none. One that never comes
+reported. A validation loss that jumps to exactly 0 and stays there is none. One far above any training loss
+in each evaluation, from the first on, is another loss or of other inputs. One that never comes
 below the first training losses, and neither falls nor climbs while the training loss falls to half,
 is measured otherwise than in training: mode, normalization, labels, or what leaks. It dates from
 when both hold; the validation loss turned somewhere between its lowest and the next, so halfway
@@ -20,7 +21,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import mad_sigma
+from trimtab.signals.robust import mad_sigma, median
 
 __all__ = ["memorised_findings"]
 
@@ -37,16 +38,19 @@ MIN_VALIDATIONS = 3
 ZERO_VALIDATIONS = 8
 """Of exactly 0, one after another to the end. Ours."""
 NEVER_VALIDATIONS = 10
+APART_START = 3.0
+"""Times the highest of the first training losses, above which no evaluation lies. Ours."""
 NEVER_SHARE = 0.75
 """Of the first training losses, that validation never comes below. Ours."""
 
 
 def memorised_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt that ends with a training loss too good to be learning."""
-    if "loss" not in record.columns or "val_loss" not in record.columns:
+    if "loss" not in record.columns:
         return ()
     spans = [record.rows_of(i) for i in range(len(record.attempts))]
-    findings = [rule(record, span) for span in spans for rule in (_judge, _zero, _never)]
+    rules = (_judge, _zero, _never, _apart) if "val_loss" in record.columns else (_apart,)
+    findings = [rule(record, span) for span in spans for rule in rules]
     return tuple(f for f in findings if f is not None)
 
 
@@ -166,5 +170,48 @@ def _never(record: RunRecord, span: slice) -> Finding | None:
             f"validation loss {np.median(values):.3g} in all {len(values)} evaluations, no better"
             f" than the first training losses, while training falls {first:.3g} → {last:.3g}"
             " (in hindsight)"
+        ),
+    )
+
+
+def _apart(record: RunRecord, span: slice) -> Finding | None:
+    """Return a finding where each evaluation, from the first on, is far above any training loss.
+
+    Nothing is learned by heart before the first evaluation to that degree: it is another loss,
+    other inputs or another mode. The fixed batches of a guard are evaluations, too.
+    """
+    name = "val_loss" if "val_loss" in record.columns else "yardstick_loss"
+    train, val = record.columns["loss"], record.columns.get(name)
+    if val is None:
+        return None
+    rows, checks = train.finite_rows(span), val.finite_rows(span)
+    if len(checks) < MIN_VALIDATIONS or len(rows) < MIN_ROWS:
+        return None
+    loss, values = train.values[rows], val.values[checks]
+    # What comes before the first of them may have been far worse.
+    worst, lowest = float(loss[: MIN_ROWS // 2].max()), float(values.min())
+    if loss.min() <= 0 or lowest < APART_START * worst:
+        return None
+    around = [loss[max(0, k - WINDOW_ROWS) :][: 2 * WINDOW_ROWS] for k in rows.searchsorted(checks)]
+    level = max(median(near) for near in around)
+    if lowest < RATIO * level:
+        return None
+    return finding_at(
+        record,
+        detector="never-validates",
+        kind="never-learns",
+        signal=name,
+        severity="warning",
+        row=int(checks[MIN_VALIDATIONS - 1]),
+        onset_row=int(checks[0]),
+        peak_row=int(checks[int(np.argmax(values))]),
+        value=float(np.median(values)),
+        expected=float(np.median(loss)),
+        score=min(99.0, lowest / level),
+        closed=True,
+        text=(
+            f"{'validation loss' if name == 'val_loss' else 'fixed batches in eval mode'} at"
+            f" {np.median(values):.3g} in all {len(values)} evaluations, from the first on, where"
+            f" the training loss is {np.median(loss):.3g} (in hindsight)"
         ),
     )

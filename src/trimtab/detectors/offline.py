@@ -6,10 +6,11 @@ from dataclasses import replace
 from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
-from trimtab.detectors.each_pass import told_once
+from trimtab.detectors.each_pass import as_follows, told_once
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.explained_rises import as_explained
+from trimtab.detectors.hardly_moved import hardly_moved_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgedSoFar, JudgeState, judge_record
 from trimtab.detectors.learned_by_heart import as_text
@@ -26,6 +27,7 @@ from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
+from trimtab.detectors.swells import swell_findings
 from trimtab.readers.freetext.keys import is_adversarial
 from trimtab.readers.tags import is_of_an_agent
 from trimtab.record import RunRecord
@@ -35,6 +37,7 @@ __all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings", "settling_rows"]
 
 HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     excerpt_findings,
+    hardly_moved_findings,
     memorised_findings,
     plateau_findings,
     resume_findings,
@@ -42,6 +45,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     sensor_findings,
     silence_findings,
     set_findings,
+    swell_findings,
     late_stall_findings,
     too_low_findings,
     flat_window_findings,
@@ -52,6 +56,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
 
 
 LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
+    hardly_moved_findings,
     memorised_findings,
     plateau_findings,
     late_stall_findings,
@@ -158,7 +163,7 @@ def all_findings(
     if as_explained.__name__ not in moved.off:
         found = as_explained(record, found)
     if told_once.__name__ not in moved.off:
-        found = told_once(record, found)
+        found = as_follows(told_once(record, found))
     for change in rescaled:
         found = (*map(change.told, found), replace(change.finding(logged), in_hindsight=True))
     return found

@@ -12,7 +12,7 @@ judged divided by k, so that noise is that of the new level, and a spike within 
 run as it was. A model that breaks moves the two by different factors, and no row after it is as
 quiet as before.
 
-Blind without a gradient norm, to factors below 4, and to a scale that comes back.
+Blind without a gradient norm, to factors below 2.5, and to a scale that comes back.
 """
 
 import math
@@ -32,7 +32,7 @@ __all__ = ["Rescaled", "at_one_scale"]
 Floats = NDArray[np.float64]
 
 BEFORE, AFTER, LEAST_AFTER = 16, 32, 12
-LEAST_FACTOR = 4.0
+LEAST_FACTOR = 2.5
 SAME = 1.25
 """Most that the factors of loss and norm differ by, and a median of `AFTER` rows errs. Ours."""
 NOISIER = 2.0

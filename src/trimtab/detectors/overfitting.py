@@ -14,7 +14,7 @@ only, so adding a constant to the losses, or scaling them, changes nothing.
 
 It dates from the validation after the lowest, and is reported once; again when validation comes to
 a new low. Nobody overfits between two validations: where one step between them holds the rise, and
-no other step is a third of it, the evaluation has changed, and that is what is told. Blind to a set
+no other step since the lowest is a third of it, the evaluation has changed, and that is what is told. Blind to a set
 of which the loss is logged fewer than `min_validations` times.
 """
 
@@ -38,6 +38,10 @@ _CLIMB_SIGMA = 3.0
 
 _JUMP_SHARE = 0.7
 """Of the rise since the lowest validation, that a jump holds. Ours."""
+_JUMP_SIGMA = 5.0
+"""Noise of validation before its lowest that a jump exceeds. Ours."""
+_KNOWN_CHECKS = 5
+"""Validations before the lowest, from which on that noise is known. Ours."""
 
 
 @dataclass(frozen=True)
@@ -216,8 +220,13 @@ class OverfittingDetector:
 
 def _jumps(s: OverfittingState) -> bool:
     """Whether one step between two validations holds the rise since the lowest."""
-    steps = np.sort(np.abs(np.diff(np.array(s.past))))
-    held = s.jump >= _JUMP_SHARE * (median(np.array(s.past[-3:])) - s.lowest)
+    past = np.array(s.past)
+    # The fall before, where it is known, says of its noise alone how validation rises.
+    low = int(np.argmin(past))
+    known = low >= _KNOWN_CHECKS
+    steps = np.sort(np.abs(np.diff(past[low:] if known else past)))
+    noise = difference_sigma(np.diff(past[: low + 1], 2), order=2) if known else 0.0
+    held = s.jump >= _JUMP_SHARE * (median(past[-3:]) - s.lowest) and s.jump > _JUMP_SIGMA * noise
     rest = float(steps[-2]) if len(steps) > 1 else math.inf
     return held and rest <= s.jump / 3 and s.jump_fell < s.jump / 2
 

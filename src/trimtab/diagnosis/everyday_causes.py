@@ -150,7 +150,27 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="the order of the data: sorted, not shuffled, or one bad stretch in each pass",
         modes=("F14", "F17"),
         prior=_RARE,
-        rules=_plain("equal-distances", says="the loss rises again and again at equal distances"),
+        rules=(
+            EvidenceRule(
+                "sign",
+                e.sign("equal-distances"),
+                _SURE,
+                "the loss rises again and again at equal distances",
+            ),
+            EvidenceRule(
+                "pass",
+                e.in_one_order,
+                _SURE,
+                "the losses of a pass are those of the pass before (correlation"
+                " {f.pass_order:.2f}), and neighbors are alike",
+            ),
+            EvidenceRule(
+                "no-sign",
+                lambda f: e.no_sign("equal-distances")(f) * (1 - e.in_one_order(f)),
+                _ABSENT,
+                "nothing in the log shows it",
+            ),
+        ),
         look_alikes=("bad-data-window", "one-data-set"),
         test="print the labels or sources of the samples around two of the rises, in the order fed",
         remedies=("shuffle-data",),
@@ -172,6 +192,30 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         look_alikes=("learning-rate-too-high", "warm-up-end"),
         test="start again with a linear warm-up over one per cent of the steps",
         remedies=("longer-warm-up", "lower-lr"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="gradients-not-zeroed",
+        title="gradients add up from step to step: they are not set to zero between updates",
+        modes=("F36",),
+        prior=_RARE,
+        rules=(
+            EvidenceRule(
+                "summed",
+                e.norms_sum_up,
+                12.0,
+                "over the first {f.summed_norms} rows the grad norm grew row by row, as a sum does",
+            ),
+            EvidenceRule(
+                "no-sign",
+                lambda f: 1 - e.norms_sum_up(f),
+                _ABSENT,
+                "the norms do not grow as sums do",
+            ),
+        ),
+        look_alikes=("no-warm-up", "learning-rate-too-high"),
+        test="print the gradient of one parameter before each backward pass: it has to be 0 or None",
+        remedies=("restore-settings", "lower-lr"),
         go_back="never",
     ),
     CauseEntry(
@@ -228,7 +272,9 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         modes=("F36",),
         prior=_RARE,
         rules=_plain(
-            "never-learns-chance", says="from the first row on the loss is that of a guess"
+            "never-learns-chance",
+            "hardly-moved",
+            says="the loss is that of a guess, or has not left where it began",
         ),
         look_alikes=("no-gradient", "uniform-output", "updates-too-small"),
         test="train on one batch alone: a model that is wired comes near 0 within 200 steps",

@@ -359,6 +359,9 @@ def older_state_failed(f: Features) -> float:
     return yes((t := f.tried("other-state")) is not None and not t.held)
 
 
+_OF_THE_LOSS = frozenset({"spike", "unrecovered-spike", "divergence", "shift", "drift"})
+
+
 def never_finite(f: Features) -> float:
     """No finite loss or grad norm was ever logged."""
     return yes(f.never_finite)
@@ -377,6 +380,21 @@ def fed_again(f: Features) -> float:
 def not_fed_again(f: Features) -> float:
     """Nothing shows that a resume fed data again."""
     return yes(f.fed_again_from is None)
+
+
+def norms_sum_up(f: Features) -> float:
+    """From the first row on the grad norm grew as a sum does."""
+    return yes(f.summed_norms is not None)
+
+
+def in_one_order(f: Features) -> float:
+    """Losses that come again with each pass, and are smooth within it, in an incident of the loss."""
+    return yes(f.pass_order is not None) * yes(bool(f.kinds & _OF_THE_LOSS))
+
+
+def unlabeled_from_start(f: Features) -> float:
+    """No loss was ever finite, and no gradient broke before or with the first of them."""
+    return yes(f.never_finite and f.nonfinite_first == "loss")
 
 
 def uniform(f: Features) -> float:

@@ -1,7 +1,7 @@
 """The features of an incident: the evidence for or against causes, as numbers, before weighing.
 
 A feature that the log cannot answer is None, and no rule counts None. What the log does not
-state but is usual (clip 1.0) is assumed and says so.
+state but its trainer does unless told (clip 1.0) is assumed and says so.
 """
 
 import re
@@ -25,6 +25,7 @@ from trimtab.diagnosis.plain_signs import plain_signs
 from trimtab.diagnosis.probes import DataProbe, TrialResult
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
+from trimtab.signals.clip import clip_of, states_no_clip
 from trimtab.signals.robust import mad_sigma
 from trimtab.signals.spans import (
     Span,
@@ -43,7 +44,7 @@ from trimtab.signals.spans import (
 __all__ = ["Features", "incident_features"]
 
 ASSUMED_CLIP = 1.0
-"""Clip norm where the log states none: the default of Megatron-LM and of most recipes."""
+"""Clip norm where nothing states one; nothing rests on it unless the trainer clips by default."""
 
 # As many as a trial's expectation takes (docs/log.md): longer ones lag behind a falling loss.
 _LEVEL_ROWS = 64
@@ -161,6 +162,11 @@ class Features:
     rows_after: int | None = None
     """Rows of the attempt after the end; None while it lasts."""
     never_finite: bool = False
+    summed_norms: int | None = None
+    """First rows of the attempt in which the grad norm grew as a sum does; None: it did not."""
+    pass_order: float | None = None
+    """Correlation of the loss with that of the same place one pass before, where it is smooth
+    within a pass; None: not so, or not known."""
     fed_again_from: float | None = None
     """Step of the resume that fed data again."""
     uniform_loss: float | None = None
@@ -340,29 +346,16 @@ def _precursors(incident: Incident) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-_CLIP_KEYS = frozenset(
-    {"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping", "gradient_clip_val"}
-)
-_OFF = frozenset({"none", "null", "false", "off", "0", "0.0"})
-
-
 def _clip(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:
-    clip = record.facts.get("clip")
-    own = record.attempts[-1].settings if record.attempts else {}
-    stated = (v.strip().lower() for k, v in own.items() if k.lower().lstrip("-") in _CLIP_KEYS)
-    if (clip is not None and clip <= 0) or (clip is None and any(v in _OFF for v in stated)):
-        # Nothing is clipped, so no norm is above any clip.
-        return {"clip_off": True}
-    limit = ASSUMED_CLIP if clip is None or clip <= 0 else clip
+    clip, assumed = clip_of(record)
+    if clip is None:
+        # No norm is above a clip that is not there, or of which nothing is known.
+        return {"clip_off": states_no_clip(record)}
     norms = last_finite(record, "grad_norm", before, _LEVEL_ROWS)[1]
-    values: dict[str, object] = {
-        "clip": limit,
-        "clip_assumed": limit != clip,
-        "clip_rows": len(norms),
-    }
+    values: dict[str, object] = {"clip": clip, "clip_assumed": assumed, "clip_rows": len(norms)}
     if len(norms):
-        values["clip_share"] = float((norms > limit).mean())
-        values["clip_ratio"] = float(np.median(norms) / limit)
+        values["clip_share"] = float((norms > clip).mean())
+        values["clip_ratio"] = float(np.median(norms) / clip)
     return values
 
 

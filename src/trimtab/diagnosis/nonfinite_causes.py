@@ -39,6 +39,14 @@ NONFINITE: tuple[CauseEntry, ...] = (
             EvidenceRule("sudden", e.sudden_nonfinite, _SUDDEN_WEIGHT, _SUDDEN),
             EvidenceRule("loss-first", e.loss_nonfinite_first, 0.8, _LOSS_FIRST),
             EvidenceRule("hidden", e.hidden_nan, 0.6, _HIDDEN),
+            # As much as `never-finite` has for the same rows: a format breaks gradients, too.
+            EvidenceRule(
+                "from-start",
+                e.unlabeled_from_start,
+                10.0,
+                "no loss was ever finite while no gradient broke, as where each label is masked"
+                " (-100) or none is left after truncation",
+            ),
             EvidenceRule("inf", e.inf_first, -3.0, "the first was Inf, and 0 / 0 is NaN"),
             EvidenceRule(
                 "grads-first",

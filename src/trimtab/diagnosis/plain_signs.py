@@ -37,6 +37,15 @@ _NEAR_WHOLE = 0.02
 _MOST_COUNTED = 2_000
 """Above it every loss of four digits is the logarithm of some whole number."""
 _NEAR_START = 0.03
+_SUMMED_ROWS = 24
+_SUMMED_RISES = 0.85
+_SUMMED_GROWTH = 4.0
+"""Rows, share of them that rise, and least growth of norms of gradients that add up. Ours."""
+_ORDER_ROWS = 4096
+_LEAST_PASSES = 3.0
+_LEAST_PERIOD = 16
+_ORDERED = 0.6
+"""Correlation of the loss with that of the pass before, and of the row before. Ours."""
 _LEARNT = 0.8
 """A loss below this share of its present level shows that the run had learned. Ours."""
 
@@ -66,7 +75,53 @@ def plain_signs(
         "uniform_loss": loss,
         "uniform_over": classes,
         "blow_up": _blow_up(incident, earlier),
+        "summed_norms": _summed_norms(record, incident),
+        "pass_order": _pass_order(record, incident),
     }
+
+
+def _summed_norms(record: RunRecord, incident: Incident) -> int | None:
+    """Return over how many first rows the grad norm grows with their number; None: it does not.
+
+    Norms of single batches go up and down; what is never set to zero only grows, at most n times
+    the first norms in n rows, and not as what explodes does, most of it at the end.
+    """
+    own = record.attempts[record.attempt_index(incident.attempt)]
+    column = record.columns.get("grad_norm")
+    if column is None or own.parent is not None:
+        return None
+    norms = column.values[column.finite_rows(slice(own.first_row, own.end_row))[:_SUMMED_ROWS]]
+    if len(norms) < _SUMMED_ROWS or norms[0] <= 0:
+        return None
+    rises = float((np.diff(norms) > 0).mean())
+    grew = float(norms[-1] / norms[0])
+    steady = norms[_SUMMED_ROWS // 2] >= 0.4 * norms[-1]
+    sums = rises >= _SUMMED_RISES and _SUMMED_GROWTH <= grew <= 2 * _SUMMED_ROWS
+    return _SUMMED_ROWS if sums and steady else None
+
+
+def _pass_order(record: RunRecord, incident: Incident) -> float | None:
+    """Return how like the losses of one pass are those of the pass before; None: unlike, or rough.
+
+    Batches in one order make losses come again; where they also are like their neighbors, what
+    lies beside each other is alike: sorted by label, source or length.
+    """
+    own = record.attempts[record.attempt_index(incident.attempt)]
+    loss, epochs = record.columns.get("loss"), record.columns.get("epochs_seen")
+    if loss is None or epochs is None:
+        return None
+    rows = epochs.finite_rows(loss.finite_rows(slice(own.first_row, own.end_row)))[-_ORDER_ROWS:]
+    passes = float(np.ptp(epochs.values[rows])) if len(rows) else 0.0
+    period = round((len(rows) - 1) / passes) if passes >= _LEAST_PASSES else 0
+    if period < _LEAST_PERIOD:
+        return None
+    losses = np.log(np.maximum(loss.values[rows], 1e-30))
+    level = np.convolve(losses, np.full(period, 1 / period), "valid")
+    r = losses[period // 2 :][: len(level)] - level
+    if len(r) <= 2 * period or not r.std() > 0:
+        return None
+    again, beside = (float(np.corrcoef(r[:-k], r[k:])[0, 1]) for k in (period, 1))
+    return again if min(again, beside) >= _ORDERED else None
 
 
 def _blow_up(incident: Incident, earlier: Sequence[Incident]) -> float | None:

@@ -110,13 +110,12 @@ class _Parse:
 
     def __init__(self, path: Path, format_name: str, header: list[str], delimiter: str) -> None:
         self.table = LogTable(str(path), format_name)
+        self.path = path
         self.raw_header = header
-        self.header = _named_by_file(header, path)
         self.delimiter = delimiter
+        self._order(_named_by_file(header, path))
         self.long_form = LongForm.told_by(self.header)
-        self.keys = tuple(self.header)
         roles = [self.table.role(key) for key in self.keys]
-        self.wanted = [i for i, role in enumerate(roles) if role != "nothing"]
         self.is_even = (
             self.long_form is None
             and "split" not in roles
@@ -127,9 +126,20 @@ class _Parse:
         self.ragged: list[tuple[int, str]] = []
         self.last = 0
 
+    def _order(self, header: list[str]) -> None:
+        self.header, self.keys = header, tuple(header)
+        self.wanted = [i for i, k in enumerate(self.keys) if self.table.role(k) != "nothing"]
+
+    def _is_header(self, cells: list[str]) -> bool:
+        return sorted(cell.strip() for cell in cells) == sorted(self.raw_header)
+
     def take(self, number: int, cells: list[str]) -> None:
-        """Take the cells of a row."""
+        """Take the cells of a row; a header again, in any order, holds for the rows after it."""
         self.last = number
+        if cells[0].strip() in self.raw_header and self._is_header(cells):
+            self.raw_header = [cell.strip() for cell in cells]
+            self._order(_named_by_file(self.raw_header, self.path))
+            return
         if len(cells) != len(self.header):
             what = f"{len(cells)} cells, expected {len(self.header)} as in the header"
             self.ragged.append((number, what))
@@ -154,9 +164,7 @@ class _Parse:
         for at, line in enumerate(text.removesuffix("\n").split("\n"), number + 1):
             line = line.removesuffix("\r")
             if line.strip():
-                cells = _cells(line, self.delimiter)
-                if [c.strip() for c in cells] != self.raw_header:  # again where it was resumed
-                    self.take(at, cells)
+                self.take(at, _cells(line, self.delimiter))
         return num_lines
 
 
@@ -199,10 +207,7 @@ def _open_table(
     def rows() -> Iterator[tuple[int, list[str]]]:
         for source_of_lines in (iter(head[1:]), numbered):
             for n, line in source_of_lines:
-                cells = _cells(line, delimiter)
-                if cells[0].strip() == header[0] and [c.strip() for c in cells] == header:
-                    continue  # a header again: the writer restarted
-                yield n, cells
+                yield n, _cells(line, delimiter)
 
     return header, delimiter, rows()
 

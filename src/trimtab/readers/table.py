@@ -31,8 +31,8 @@ from trimtab.readers.table_axis import (
     is_step,
     names_epoch,
 )
-from trimtab.readers.tags import set_of_tag, sets_of, signal_of_tag, stand_in_rank
-from trimtab.readers.writers import beside_main, other_writers
+from trimtab.readers.tags import parts_of, set_of_tag, sets_of, signal_of_tag, stand_in_rank
+from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
 
@@ -61,11 +61,9 @@ _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
 _MAX_BAD_SHARE = 0.01
+_MAX_BROKEN_SHARE = 0.05
+"""Damaged lines, such as a job killed in mid-write leaves; more of them are another format."""
 _MIN_SLOPE_CHANGES = 3
-_WRITERS_NOTE = (
-    "several processes wrote into this file in turn, each with steps of its own; the first is read,"
-    " {rows} of the others left out: give each a file of its own"
-)
 _MAX_WAITING = 1 << 10
 
 
@@ -353,7 +351,7 @@ class LogTable:
         num_lines = self.num_rows + len(broken)
         where = f"{self.source}:{problems[0][0]}: {problems[0][1]}"
         # a few torn lines are normal; many mean that the format was misread
-        if len(problems) >= _MAX_BAD_SHARE * num_lines:
+        if len(values) >= _MAX_BAD_SHARE * num_lines or len(broken) > _MAX_BROKEN_SHARE * num_lines:
             raise ReadError(
                 f"{where}; {len(problems)} such in {num_lines} lines: correct or remove them"
             )
@@ -396,9 +394,11 @@ class LogTable:
         if axis == "step":
             main = signals["loss"].present[rows] if "loss" in signals else rows >= 0
             others = np.zeros(len(rows), dtype=np.bool_)
-            others[main] = other_writers(step[rows[main]])
+            others[main] = other_writers(
+                step[rows[main]], loss.values[rows[main]] if loss is not None else None
+            )
             if others.any():
-                self.notes.append(_WRITERS_NOTE.format(rows=counted(int(others.sum()), "row")))
+                self.notes.append(WRITERS_NOTE.format(rows=counted(int(others.sum()), "row")))
                 rows, main = rows[~others], main[~others]
             rows = rows[beside_main(step[rows], main)]
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
@@ -456,7 +456,8 @@ class LogTable:
                 signals.pop("policy_kl"),
                 keys.pop("policy_kl"),
             )
-        for of_set, key in sets_of(columns).items():
+        parts = parts_of(columns, keys.get("loss", ""))
+        for of_set, key in (parts | sets_of(columns)).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
         return signals, keys

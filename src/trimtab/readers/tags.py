@@ -23,6 +23,7 @@ __all__ = [
     "is_of_an_agent",
     "is_validation_word",
     "might_be_loss",
+    "parts_of",
     "set_of_tag",
     "sets_of",
     "signal_of_tag",
@@ -247,6 +248,46 @@ _NO_SET = frozenset(
     ]
 )
 """Words of what is added up to a loss, or of how it is averaged; never the name of a data set."""
+_PART_KEY = re.compile(
+    r"(?:train(?:ing)?[/ ])?(?:loss[ /](?P<behind>[\w.-]+(?: [\w.-]+)?)"
+    r"|(?P<front>[\w.-]+(?: [\w.-]+)?) loss)"
+)
+"""How a part of a total loss is called, normalised: `loss_digit`, `depth_loss`."""
+_NO_PART = frozenset(
+    [
+        "cur",
+        "raw",
+        "local",
+        "global",
+        "interval",
+        "target",
+        "init",
+        "initial",
+        "final",
+        "log",
+        "window",
+        "lowest",
+        "prev",
+        "previous",
+        "per",
+        "token",
+        "tokens",
+        "sample",
+        "samples",
+        "seq",
+        "scaled",
+        "unscaled",
+        "this",
+        "new",
+        "old",
+        "first",
+        "time",
+        "diff",
+        "delta",
+        "raw",
+    ]
+)
+"""Words of another way to print the total."""
 _OF_AN_AGENT = frozenset({"actor", "critic", "policy", "pi", "pg", "surrogate"})
 """Words of losses of reinforcement learning, whose targets move with what is learned."""
 _NOT_A_TRAIN_LOSS = ("scale", "best", "min", "max", "aux", "ema", "weight", "coef", "lr", "std")
@@ -316,6 +357,30 @@ def sets_of(tags: Iterable[str]) -> dict[str, str]:
     if len(trained) < _LEAST_SETS:
         named = {name: tag for name, tag in named.items() if name not in trained}
     return dict(sorted(named.items())[:_MOST_SETS])
+
+
+def parts_of(tags: Iterable[str], whole: str) -> dict[str, str]:
+    """Return `loss/PART` -> tag, of the tasks whose losses stand beside their total.
+
+    Two at least, 64 at most; words that say what kind of term it is (`kl`, `aux`) are no tasks.
+
+    Example:
+        >>> parts_of(("total_loss", "loss_digit", "depth_loss", "loss_avg"), "total_loss")
+        {'loss/depth': 'depth_loss', 'loss/digit': 'loss_digit'}
+    """
+    if signal_of_tag(whole) != "loss":
+        return {}
+    named: dict[str, str] = {}
+    for tag in tags:
+        found = _PART_KEY.fullmatch(normalise(tag)) if len(tag) <= _LONGEST_SET_KEY else None
+        if found is None or tag == whole or signal_of_tag(tag) or set_of_tag(tag):
+            continue
+        name = found["behind"] or found["front"]
+        words = {w.rstrip("0123456789") or w for w in _words(name)}
+        known = not words.isdisjoint(_NO_SET | _NO_PART) or any(map(_VALIDATION.match, words))
+        if words and not known and not all(w.isdigit() for w in words):
+            named.setdefault(f"loss/{name.replace(' ', '_')}", tag)
+    return dict(sorted(named.items())[:_MOST_SETS]) if len(named) >= _LEAST_SETS else {}
 
 
 def set_of_tag(tag: str) -> str | None:
@@ -402,6 +467,8 @@ def choose_tags(
         trusts_name = name == "val_loss"
         best = max(tags, key=partial(_rank_of, values, trusts_name=trusts_name))
         chosen[name] = best
+        if name == "loss":
+            chosen |= parts_of(values, best)
         if len(tags) > 1:
             notes.append(f"{name} is read from {best!r}; left out: {_some(tags, best)}")
     return chosen, notes

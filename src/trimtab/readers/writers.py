@@ -7,8 +7,18 @@ beside its trainer, adds to the rows of the first.
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["beside_main", "other_writers"]
+__all__ = ["PARTLY", "RANKS_NOTE", "WRITERS_NOTE", "beside_main", "other_writers"]
 
+WRITERS_NOTE = (
+    "several processes wrote into this file in turn, each with steps of its own; the first is read,"
+    " {rows} of the others left out: give each a file of its own"
+)
+RANKS_NOTE = (
+    "ranks differ: the loss of rank {number:g} is {other:.4g} at the end, that of rank {here:g}"
+    " {level:.4g}; only rank {here:g} was judged"
+)
+PARTLY = ("several processes wrote into this file", "ranks differ")
+"""How notes begin after which the absence of alarms says nothing of the whole file."""
 _MAX_WRITERS = 16
 _MIN_FALLS = 8
 _MIN_FALL_SHARE = 0.05
@@ -18,7 +28,9 @@ _MIN_TURNS_SHARE = 0.1
 _MIN_ROWS = 8
 
 
-def other_writers(step: NDArray[np.float64]) -> NDArray[np.bool_]:
+def other_writers(
+    step: NDArray[np.float64], loss: NDArray[np.float64] | None = None
+) -> NDArray[np.bool_]:
     """Return which rows are of another writer than that of the first row.
 
     Each row continues the writer whose last step is nearest below its own; where there is none, it
@@ -27,6 +39,8 @@ def other_writers(step: NDArray[np.float64]) -> NDArray[np.bool_]:
 
     Args:
         step: float64 [n_rows], finite, in file order.
+        loss: float64 [n_rows]; where two writers are at the same step, the one whose last loss is
+            nearer goes on.
 
     Returns:
         bool [n_rows]; all False where there is one writer, restarts or not.
@@ -46,7 +60,7 @@ def other_writers(step: NDArray[np.float64]) -> NDArray[np.bool_]:
         return none
     if num_falls < _MIN_FALL_SHARE * len(step):
         return none
-    owner = _owners(step)
+    owner = _owners(step, step if loss is None else loss)
     if owner is None:
         return none
     first = owner == owner[0]
@@ -58,21 +72,25 @@ def other_writers(step: NDArray[np.float64]) -> NDArray[np.bool_]:
     return np.asarray(~first)
 
 
-def _owners(step: NDArray[np.float64]) -> NDArray[np.intp] | None:
+def _owners(step: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.intp] | None:
     """Return the writer of each row, int [n_rows]; None where there are too many."""
     last: list[float] = []
+    last_loss: list[float] = []
     owner = np.empty(len(step), dtype=np.intp)
-    for row, here in enumerate(step.tolist()):
+    for row, (here, value) in enumerate(zip(step.tolist(), loss.tolist(), strict=True)):
         best, best_step = -1, -np.inf
         for index, before in enumerate(last):
-            if best_step < before < here:
+            if best_step < before < here or (
+                before == best_step and abs(last_loss[index] - value) < abs(last_loss[best] - value)
+            ):
                 best, best_step = index, before
         if best < 0:
             if len(last) >= _MAX_WRITERS:
                 return None
             best = len(last)
             last.append(here)
-        last[best] = here
+            last_loss.append(value)
+        last[best], last_loss[best] = here, value
         owner[row] = best
     return owner
 

@@ -12,6 +12,10 @@ _HIGHEST = max(WORKED_LR.points, key=lambda p: p.value)
 """Above it no published rate of a language model of 100 M and more lies."""
 _ABSURD = 100.0
 """Times the highest rate that worked: a slip of units at any size. Ours."""
+_ADAPTER_LR = (2e-4, 1e-2)
+"""LoRA and QLoRA papers 2e-4 (arXiv:2106.09685, 2305.14314); PEFT's prefix and (IA)3 examples."""
+_NEVER_TUNED = 0.1
+"""No published tuning of given weights with Adam has such a rate, prompts aside. Ours."""
 _PREFERENCE_LR = 1e-6
 """Preference tuning: Zephyr 5e-7, Tulu 3 2e-7, ORPO up to 8e-6."""
 
@@ -19,8 +23,10 @@ _PREFERENCE_LR = 1e-6
 def learning_rate(run: Facts) -> RuleVerdict | None:
     """Compare the peak rate with the published ones of this size."""
     lr = run.positive("lr")
-    if lr is None or not run.has_adam or run.is_adapter:
+    if lr is None or not run.has_adam:
         return None
+    if run.is_adapter:
+        return _adapter(run, lr)
     if run.is_tuning:
         return _tuning(run, lr)
     return _pretraining(run, lr)
@@ -103,6 +109,20 @@ def _of_unknown_size(run: Facts, lr: float) -> RuleVerdict | None:
     )
 
 
+def _adapter(run: Facts, lr: float) -> RuleVerdict | None:
+    if lr <= _ADAPTER_LR[1] or "prompt" in run.text("objective"):
+        return None
+    usual, highest = _ADAPTER_LR
+    return RuleVerdict(
+        "error" if lr >= _NEVER_TUNED else "warning",
+        f"rate {compact(lr)} for an adapter: {times(lr / usual)} × LoRA's {compact(usual)};"
+        f" bottleneck adapters and prefixes take up to {compact(highest)}",
+        {"lr": lr, "usual": usual, "ratio": lr / usual},
+        {"lr": usual},
+        "only prompt tuning takes rates near 0.3",
+    )
+
+
 def _tuning(run: Facts, lr: float) -> RuleVerdict | None:
     above_all = lr > (1.05 * _HIGHEST.value if (run.params or 1e9) >= 1e8 else 1e-2)
     if run.params is not None and run.params < 1e9 and not above_all:
@@ -124,6 +144,7 @@ def _tuning(run: Facts, lr: float) -> RuleVerdict | None:
     # a model of unknown size may be small, unless its optimizer is there to save memory
     saving = any(part in run.text("optimizer") for part in ("8bit", "4bit", "paged", "galore"))
     severe = ratio >= (90 if preference else 9.5) and ((run.params or 0) >= 1e9 or saving)
+    severe = severe or lr >= _NEVER_TUNED
     return RuleVerdict(
         "error" if severe else "warning",
         f"rate {compact(lr)} for"

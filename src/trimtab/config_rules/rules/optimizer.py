@@ -1,15 +1,21 @@
 """Adam's betas and epsilon, weight decay, clipping, z-loss."""
 
-from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, tokens
+from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, times, tokens
 from trimtab.configs.facts import Facts
 
 __all__ = ["OPTIMIZER_CHECKS"]
 
 
+_LONGEST_BETA2 = 0.9995
+"""Adam's default 0.999 (arXiv:1412.6980), with room: no published language model is above. Ours."""
+
+
 def beta2(run: Facts) -> RuleVerdict | None:
     """beta2 0.999 with large batches."""
     value, batch = run.number("beta2"), run.batch_tokens
-    if value is None or value < 0.995 or value >= 1 or not run.has_adam or run.is_tuning:
+    if value is None or value < 0.995 or value >= 1 or not run.has_adam:
+        return None
+    if run.is_tuning and value <= _LONGEST_BETA2:
         return None
     unstated = "" if run.is_stated("beta2") else " (the framework's default)"
     memory = 1 / (1 - value)
@@ -17,6 +23,14 @@ def beta2(run: Facts) -> RuleVerdict | None:
     # Adam's largest update after gradients rise tenfold over 20 steps: 5.30 learning rates at
     # beta2 0.999 against 1.15 at 0.95.
     message = f"β2 {value:g}{unstated} remembers {memory:.0f} steps"
+    if value > _LONGEST_BETA2:
+        return RuleVerdict(
+            "warning",
+            f"{message}, {times(memory / 1000)} × those of Adam's default 0.999: after gradients grow,"
+            " updates stay too large for as long",
+            values,
+            {"beta2": 0.999 if run.is_tuning else 0.95},
+        )
     if batch is not None and batch >= 1e6:
         return RuleVerdict(
             "warning",
@@ -73,12 +87,13 @@ def weight_decay(run: Facts) -> RuleVerdict | None:
         return None
     values = {"weight_decay": value}
     if value >= 0.5:
+        meant = value / 10 if value < 5 else 0.1
         return RuleVerdict(
             "error",
-            f"weight decay {value:g}: ten times what large runs use, probably a typo for"
-            f" {value / 10:g}",
+            f"weight decay {value:g}: {times(value / 0.1)} × the 0.1 of large runs, probably a typo"
+            f" for {meant:g}",
             values,
-            {"weight_decay": value / 10 if value < 5 else 0.1},
+            {"weight_decay": meant},
         )
     if run.is_tuning or run.is_continued or run.is_description:
         return None

@@ -15,6 +15,8 @@ from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
+from trimtab.readers.tags import parts_of
+from trimtab.readers.writers import WRITERS_NOTE, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 
 if TYPE_CHECKING:
@@ -129,6 +131,9 @@ class _Draft:
                 best[field.name] = merit, field, column
         for name, (_, field, column) in best.items():
             self.signals[name], self.keys[name] = column, field.key
+        columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
+        for name, key in parts_of(columns, self.key).items():
+            self.signals[name], self.keys[name] = columns[key], key
 
     def _merged(self) -> tuple[NDArray[np.float64], dict[str, Column]]:
         """Return steps and columns of the main rows and of validation rows between them."""
@@ -293,6 +298,14 @@ def _draft(key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape]) 
     if not finite.all():
         rows = rows.keep(finite)
         draft = _Draft(key, name, rows, others)
+    if draft.position.axis == "step":
+        loss = rows.columns["signal", key]
+        written = np.where(loss.present, loss.values, np.nan)
+        beside = other_writers(draft.position.place, written)
+        if beside.any():
+            rows = rows.keep(~beside)
+            rows.notes.append(WRITERS_NOTE.format(rows=counted(int(beside.sum()), "row")))
+            draft = _Draft(key, name, rows, others)
     return _without_placeholders(draft, key, name, others)
 
 

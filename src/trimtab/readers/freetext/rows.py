@@ -10,6 +10,7 @@ from trimtab.readers.freetext.key_values import Field
 from trimtab.readers.freetext.keys import is_of_critic
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.numbers import counted
+from trimtab.readers.writers import RANKS_NOTE
 from trimtab.record import Column
 
 __all__ = ["TextRows", "choose_main", "gather"]
@@ -128,8 +129,34 @@ def one_rank(rows: TextRows, loss: Column) -> TextRows:
         kept.notes.append(
             f"{counted(int((~mask).sum()), 'row')} of ranks other than {here:g} left out"
         )
+        apart = _apart(loss, column, here)
+        if apart:
+            kept.notes.append(apart)
         return kept
     return rows
+
+
+_MIN_RANK_ROWS = 8
+_RANK_SIGMA = 8.0
+"""Distance between medians, in robust standard deviations of a row, that no noise has. Ours."""
+
+
+def _apart(loss: Column, rank: Column, here: float) -> str:
+    """Return which rank's loss leaves that of the rank that is read, over its last quarter."""
+    present = loss.present & rank.present & np.isfinite(loss.values)
+    ends: dict[float, NDArray[np.float64]] = {}
+    for number in np.unique(rank.values[present]).tolist():
+        values = loss.values[present & (rank.values == number)]
+        ends[number] = values[-max(_MIN_RANK_ROWS, len(values) // 4) :]
+    read = ends.pop(here, np.zeros(0))
+    for number, end in ends.items():
+        if min(len(end), len(read)) < _MIN_RANK_ROWS or np.all(end == -1.0) or np.all(end == 0.0):
+            continue
+        level, other = float(np.median(read)), float(np.median(end))
+        spread = max(1.4826 * float(np.median(np.abs(read - level))), 1e-3 * abs(level))
+        if abs(other - level) > _RANK_SIGMA * spread:
+            return RANKS_NOTE.format(number=number, other=other, here=here, level=level)
+    return ""
 
 
 def _labels(rows: TextRows) -> list[tuple[Field, Column]]:

@@ -1,0 +1,77 @@
+"""A run whose gradients died away while its loss has hardly left where it began.
+
+A loss that stays at its first level is no fault by itself: fine-tuning may begin at its floor. It
+is one where the gradient norm came down with nothing to show for it: updates that are too large
+drive units to where nothing reaches them (a saturated or dead model), and the loss comes to rest at
+that of a guess, whatever the first rows did. With s the first loss, e the median of the second half
+of the rows, and norms g of the first rows and of that half:
+
+    |s - e| <= `MOVED_SHARE` s,   the half is flat to `FLAT_SHARE`,   median g_first / g >= `DIED`
+
+Looks at whole attempts that begin with their first rows, of a loss that is positive: in hindsight
+only. Blind where no gradient norm is logged, and to a loss that came to rest a little lower.
+"""
+
+import numpy as np
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import median
+
+__all__ = ["hardly_moved_findings"]
+
+MIN_ROWS = 100
+FIRST_ROWS = 3
+MOVED_SHARE = 0.05
+FLAT_SHARE = 0.02
+DIED = 5.0
+LEAST = 0.5
+"""Nats: below it a share of the level is next to nothing, as of `rough_start`. All five are ours."""
+
+
+def hardly_moved_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding per attempt from the start whose loss stays while its norms die away."""
+    if "loss" not in record.columns or "grad_norm" not in record.columns:
+        return ()
+    new = (i for i, a in enumerate(record.attempts) if a.parent is None)
+    found = (_judge(record, record.rows_of(i)) for i in new)
+    return tuple(f for f in found if f is not None)
+
+
+def _judge(record: RunRecord, span: slice) -> Finding | None:
+    loss, norm = record.columns["loss"], record.columns["grad_norm"]
+    rows, normed = loss.finite_rows(span), norm.finite_rows(span)
+    if len(rows) < MIN_ROWS or len(normed) < MIN_ROWS:
+        return None
+    # An excerpt begins anywhere, at the level that it has come to.
+    spacing = float(np.median(np.diff(record.step[rows])))
+    if float(record.step[rows[0]]) > 2 * spacing:
+        return None
+    losses, norms = loss.values[rows], norm.values[normed]
+    half, last = len(rows) // 2, 3 * len(rows) // 4
+    first, level = float(losses[0]), median(losses[half:])
+    before, now = median(norms[:FIRST_ROWS]), median(norms[len(norms) // 2 :])
+    moved = abs(median(losses[half:last]) - median(losses[last:]))
+    if losses.min() < 0 or level < LEAST or abs(first - level) > MOVED_SHARE * first:
+        return None
+    if moved > FLAT_SHARE * level or not now > 0 or before / now < DIED:
+        return None
+    return finding_at(
+        record,
+        detector="hardly-moved",
+        kind="never-learns",
+        signal="loss",
+        severity="warning",
+        row=int(rows[half]),
+        onset_row=int(rows[0]),
+        peak_row=int(rows[0]),
+        value=level,
+        expected=first,
+        score=min(99.0, before / now),
+        closed=True,
+        text=(
+            f"loss {first:.4g} at first and {level:.4g} after {len(rows)} rows, while the gradient"
+            f" norm fell {before:.3g} → {now:.3g}: nothing is learned (in hindsight)"
+        ),
+    )

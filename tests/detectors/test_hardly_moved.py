@@ -1,0 +1,45 @@
+"""A loss that stays where it began, while the gradients that should move it die away."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import trimtab
+
+Floats = NDArray[np.float64]
+N = 240
+
+
+def noise(size: float, seed: int) -> Floats:
+    return size * np.random.default_rng(seed).standard_normal(N)
+
+
+def told(loss: Floats, norm: Floats) -> list[tuple[str, str]]:
+    found = trimtab.analyze({"step": np.arange(N), "loss": loss, "grad_norm": norm})
+    return [
+        (i.kind, i.causes[0].cause if i.causes else "")
+        for i in found.incidents
+        if i.severity != "info"
+    ]
+
+
+ROW = np.arange(N)
+DIES = (0.25 + 2.5 * np.exp(-ROW / 8)) * np.exp(noise(0.1, 1))
+STEADY = np.exp(noise(0.1, 2))
+
+
+def test_hardly_moved_of_a_loss_that_stays_while_norms_die_away() -> None:
+    loss = 2.26 + 0.04 * np.exp(-ROW / 3) + noise(0.02, 3)
+    assert told(loss, DIES) == [("never-learns", "chance-from-start")]
+
+
+@pytest.mark.parametrize(
+    ("loss", "norm"),
+    [
+        (2.35 + noise(0.05, 4), STEADY),  # fine-tuned from its floor: norms of noise stay
+        (1.0 + 1.3 * np.exp(-ROW / 60) + noise(0.05, 5), DIES),  # learned, so norms fall
+        (0.25 + noise(0.005, 6), DIES),  # next to nothing was to be had
+    ],
+)
+def test_hardly_moved_is_silent_where_it_learned_or_had_learned(loss: Floats, norm: Floats) -> None:
+    assert ("never-learns", "chance-from-start") not in told(loss, norm)
