@@ -185,7 +185,9 @@ def test_hold_ends_where_the_script_goes_on_by_a_plan_of_its_own(then: str) -> N
     assert not step(61, None)
 
 
-def test_settings_that_were_held_in_a_trial_are_those_of_their_step_after_another_rollback() -> None:
+def test_settings_that_were_held_in_a_trial_are_those_of_their_step_after_another_rollback() -> (
+    None
+):
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.AdamW(model.parameters())
     reader = SettingsReader(Training(model, optimizer, None, None, {}), clip=lambda: None)

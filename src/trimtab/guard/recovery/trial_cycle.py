@@ -307,9 +307,9 @@ def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None
         case = replace(case, compared=compared)
     elif trial.put_back:
         at_fault = settings_at_fault(case, trial, tolerance=state.policy.verify_tolerance)
-        result = replace(result, held=result.held and at_fault is not False)
-        doubt = at_fault is None and result.held and can_be_compared(case, trial)
-        case = replace(case, cleared=at_fault is False, in_doubt=doubt)
+        # one that held while the record says nothing clear is compared with the run as it was
+        doubt = result.held and at_fault is not True and can_be_compared(case, trial)
+        case = replace(case, cleared=at_fault is False and not result.held, in_doubt=doubt)
     if trial.unchanged:
         state = replace(state, noise=noise_of(case, state.noise))
         result = replace(result, beyond_noise=is_beyond_noise(case, state.noise))
