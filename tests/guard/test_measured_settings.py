@@ -185,6 +185,31 @@ def test_hold_ends_where_the_script_goes_on_by_a_plan_of_its_own(then: str) -> N
     assert not step(61, None)
 
 
+def test_settings_that_were_held_in_a_trial_are_those_of_their_step_after_another_rollback() -> (
+    None
+):
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    optimizer = torch.optim.AdamW(model.parameters())
+    reader = SettingsReader(Training(model, optimizer, None, None, {}), clip=lambda: None)
+    ledger = SettingsLedger(reader, ExpectedChanges())
+
+    def run(first: int, last: int) -> list[int]:
+        for step in range(first, last + 1):
+            if step == 15:
+                model[0].requires_grad_(False)
+            ledger.before_update(step)
+        return [sum(p.requires_grad for p in model.parameters())]
+
+    assert run(1, 20) == [2]
+    ledger.went_back(10)
+    ledger.put_back({"requires_grad": (1.0,) * 4})  # a trial, past the step of the change
+    assert run(11, 20) == [4]
+    ledger.release({"requires_grad": (0.0, 0.0, 1.0, 1.0)})
+    ledger.went_back(5)
+    assert run(6, 14) == [4]
+    assert run(15, 20) == [2]
+
+
 def test_hold_of_a_setting_ends_where_a_loop_that_set_it_no_longer_does(tmp_path: Path) -> None:
     s, run, held = make(dropout=0.0), tmp_path / "run", dict[int, bool]()
     guard = guard_of(s, run, mode="act", steps=24, policy=POLICY)

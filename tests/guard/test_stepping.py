@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.guard.inner import inner
 from tests.guard.tiny import Setup, differences, events_of, make, rows_of, state_of
@@ -210,3 +212,16 @@ def test_what_is_set_on_a_scheduler_in_its_stand_in_is_in_force() -> None:
     stand_in.base_lrs = [10 * x for x in stand_in.base_lrs]
     assert s.scheduler.base_lrs == stand_in.base_lrs
     assert list(vars(stand_in)) == ["scheduler"]
+
+
+def test_sparse_gradients_are_clipped_by_their_coalesced_values(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.EmbeddingBag(8, 4, sparse=True), nn.Linear(4, 1))
+    data = DataLoader(TensorDataset(torch.randint(0, 8, (16, 3))), batch_size=4)
+    guard = Guard(
+        model, torch.optim.SGD(model.parameters(), lr=0.1), data=data, clip=0.5, run=tmp_path / "r"
+    )
+    for (batch,) in guard:
+        guard.backward(100 * model(batch).square().mean())
+        guard.step()
+        norms = [float(p.grad.to_dense().norm()) for p in model.parameters() if p.grad is not None]
+        assert sum(n * n for n in norms) <= 0.26

@@ -44,6 +44,14 @@ def clip_gradients(
     owners = [p for p in parameters if p.grad is not None]
     grads = [p.grad for p in owners if p.grad is not None]
     sharded = any(is_sharded(g) for g in grads)
+    if limit is not None and any(g.is_sparse for g in grads):  # torch clips none of those
+        norm = global_grad_norm(owners)
+        if look is not None and not math.isfinite(float(norm)):
+            look()
+        share = min(limit / (float(norm) + 1e-6), 1.0)
+        for grad in grads:
+            grad.mul_(share)
+        return norm
     if layouts(grads) < 2 and (limit is not None or not sharded):
         if limit is None:
             norm = global_grad_norm(owners)

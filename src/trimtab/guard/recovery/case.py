@@ -135,6 +135,10 @@ class Case:
     """Losses of the fixed batches under `now`."""
     compared: str = ""
     """How both ways compare."""
+    cleared: bool = False
+    """Whether the settings that the last trial put back are not to blame."""
+    in_doubt: bool = False
+    """Whether the record cannot say that they are, so that the run as it was is the other branch."""
 
     @property
     def level(self) -> float:

@@ -23,6 +23,7 @@ __all__ = [
     "AwaitAnswer",
     "BeginAttempt",
     "Capture",
+    "ClearSettings",
     "Command",
     "Confirm",
     "CountProbedBatch",
@@ -156,6 +157,14 @@ class BeginAttempt:
 
 
 @dataclass(frozen=True, slots=True)
+class ClearSettings:
+    """Suspect changes of settings no longer, also when their steps are done again."""
+
+    put_back: tuple[SettingPutBack, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class NoteRaisedRate:
     """Tell where going back undoes a rate that the user's own loop has lowered."""
 
@@ -281,6 +290,7 @@ Command = (
     | PutInForce
     | TakeBack
     | BeginAttempt
+    | ClearSettings
     | NoteRaisedRate
     | DropSnapshots
     | SetAside

@@ -495,6 +495,8 @@ class Recovery:
                     trial=command.trial,
                     **command.more,
                 )
+            case c.ClearSettings():
+                engine.clear_settings(command.put_back, command.why)
             case c.NoteRaisedRate():
                 raised = engine.raised_by(self._snapshots[command.point.handle])
                 if raised:

@@ -105,10 +105,20 @@ def keep(
             f"kept: {trial.name} · {case.seen_step - case.base.step} steps given up ·"
             f" {diagnosis.top.title} ({diagnosis.top.confidence:.2f})"
         ),
+        *_not_told_apart(trial),
         DropSnapshots(after=case.base.step),
         TakeSnapshot(),
         SaveCheckpoint("after an action"),
         *told,
+    )
+
+
+def _not_told_apart(trial: Trial) -> tuple[Command, ...]:
+    if len(trial.put_back) < 2:
+        return ()
+    names = ", ".join(c.name for c in trial.put_back)
+    return (
+        detail(f"not told apart: {names} were put back together; which one did harm is not known"),
     )
 
 

@@ -18,6 +18,7 @@ from trimtab.guard.recovery.case import Approach
 from trimtab.guard.recovery.commands import (
     BeginAttempt,
     Capture,
+    ClearSettings,
     Confirm,
     CountProbedBatch,
     CountRollback,
@@ -73,10 +74,12 @@ from trimtab.guard.recovery.state import (
 from trimtab.guard.recovery.triage import SLOW_RISES, saturates, speaks_of_trial
 from trimtab.guard.recovery.trial_table import read_case, with_row
 from trimtab.guard.recovery.trial_verdict import (
+    can_be_compared,
     conclude_trial,
     is_better_without,
     is_beyond_noise,
     noise_of,
+    settings_at_fault,
     trial_is_lost,
 )
 from trimtab.guard.recovery.values import settings_of
@@ -302,6 +305,11 @@ def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None
         )
         result = replace(result, held=result.held and held)
         case = replace(case, compared=compared)
+    elif trial.put_back:
+        at_fault = settings_at_fault(case, trial, tolerance=state.policy.verify_tolerance)
+        # one that held while the record says nothing clear is compared with the run as it was
+        doubt = result.held and at_fault is not True and can_be_compared(case, trial)
+        case = replace(case, cleared=at_fault is False and not result.held, in_doubt=doubt)
     if trial.unchanged:
         state = replace(state, noise=noise_of(case, state.noise))
         result = replace(result, beyond_noise=is_beyond_noise(case, state.noise))
@@ -348,8 +356,11 @@ def _measures_on(state: RecoveryState, case: Case, loss: float) -> bool:
     It does where the policy asks for the whole table; else a failed branch ends at its alarm.
     """
     since = case.from_step + len(case.losses) - case.incident.onset
-    asked = state.policy.bisect == "always" and math.isfinite(loss)
-    return asked and since < _MEASURED_STEPS
+    # a branch that puts a setting back is compared with the run over the same steps
+    steps = case.seen_step - int(case.incident.onset) + 1
+    compares = case.trial is not None and bool(case.trial.put_back) and since < steps
+    asked = state.policy.bisect == "always" or compares
+    return asked and math.isfinite(loss) and since < _MEASURED_STEPS
 
 
 def _repeats_the_record(case: Case) -> bool:
@@ -410,6 +421,53 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
             until = case.seen_step + state.policy.verify_steps
             state = replace(state, recounted_until=until)
             return _leave_alone(state, case, f"the loss is counted differently: {said}", e.step)
+    cleared: tuple[Command, ...] = ()
+    if case.cleared:
+        state, case, cleared, leave = _clear(state, case, e.step)
+        if leave:
+            state, more = _leave_alone(state, case, leave, e.step)
+            return state, (*cleared, *more)
+    if case.in_doubt and case.trial is not None:
+        if case.trial.put_back:
+            return _start_trial(state, case, CONTROL, None)
+        case = replace(case, in_doubt=False)
+        if case.trials[-1].held:
+            back = case.tried[case.trials[-2].name]
+            why = f"{back.name} is not needed: the run holds without it as well"
+            step = Commit(trial=CONTROL, reason=why)
+            compared = _comparison(case, step, e.step)
+            state, more = _take_up(state, case, step, e)
+            return state, (*compared, ClearSettings(back.put_back, why), detail(why), *more)
+    state, more = _advance(state, case, e)
+    return state, (*cleared, *more)
+
+
+def _clear(
+    state: RecoveryState, case: Case, step: int
+) -> tuple[RecoveryState, Case, tuple[Command, ...], str]:
+    """Suspect settings no longer that were put back for nothing; return why to leave all as it was.
+
+    It is, so that the fixed batches are asked as in a run without the change, unless something
+    else is suspected as well.
+    """
+    trial, case = case.trial, replace(case, cleared=False)
+    assert trial is not None
+    why = f"{trial.name} is no better than the run itself over the same steps"
+    said = (ClearSettings(trial.put_back, why), decision(step, "suspect it no longer", why))
+    other = (
+        (case.probe is not None and case.probe.num_outliers > 0)
+        or case.lr_jump is not None
+        or case.returning
+        or case.incident.kind == "non-finite"
+    )
+    if other or any(t.held for t in case.trials):
+        return state, case, (*said, detail(why)), ""
+    keys = frozenset(f.key for f in case.incident.findings)
+    return replace(state, handled=state.handled - keys), case, said, why
+
+
+def _advance(state: RecoveryState, case: Case, e: Surveyed) -> Result:
+    """Decide what comes next by the ladder."""
     situation = situation_of(state, case, e.standing, e.oldest_step)
     step = next_step(situation)
     if isinstance(step, GoBack | GiveUp) and case.asks:

@@ -10,6 +10,7 @@ import numpy as np
 
 from trimtab.diagnosis.probes import TrialResult
 from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
+from trimtab.guard.recovery.triage import saturates
 from trimtab.guard.recovery.values import JobNoise
 from trimtab.guard.state.decisions import is_back
 from trimtab.guard.yardstick.reading import compare
@@ -24,11 +25,13 @@ if TYPE_CHECKING:
     from trimtab.plan.trials import Trial
 
 __all__ = [
+    "can_be_compared",
     "conclude_trial",
     "is_better_without",
     "is_beyond_noise",
     "noise_of",
     "reading_of",
+    "settings_at_fault",
     "trial_is_lost",
 ]
 
@@ -42,6 +45,11 @@ unit from below, are noisier. Ours."""
 _CLEAR = 0.25
 """Share of what is noise of fixed batches elsewhere, beyond which they say something of two states
 that have seen the same data. Ours."""
+_MEASURED = ("batch", "loss.")
+"""How names of what is measured begin: to put it back changes what the losses are counted in."""
+_FEWEST_PAIRS = 3
+_OF_RISE = 0.25
+"""Share of the rise of the loss that settings which are to blame make. Ours."""
 _LOST_SHARE = 0.15
 """Distance above the level from which a trial is lost, share of the unit."""
 
@@ -136,6 +144,39 @@ def is_better_without(
     gain = max(-paired.size, -found.rise)
     better = (by_step and found.rise <= clear) or by_batches
     return better and JobNoise(apart, apart).is_far_below(gain), told
+
+
+def can_be_compared(case: Case, trial: Trial) -> bool:
+    """Whether losses say what settings do that a branch puts back."""
+    told = (c.values and not c.name.startswith(_MEASURED) for c in trial.put_back)
+    return all(told) and not saturates(case.incident)
+
+
+def settings_at_fault(case: Case, trial: Trial, *, tolerance: float) -> bool | None:
+    """Return whether a branch that puts settings back is clearly better than the run with them.
+
+    By the losses of the same steps, in the second half of the trouble: each is lower, and together
+    by more than is tolerated of noise and by a share of the rise, far beyond what the steps before
+    the change differ by, which are replayed. None: losses do not say it.
+    """
+    if not can_be_compared(case, trial):
+        return None
+    half = (int(case.incident.onset) + case.seen_step) // 2
+    curve = as_curve(case.losses, after=case.from_step)
+    pairs = [(curve[t], x) for t, x in case.control.items() if t >= half and t in curve]
+    if len(pairs) < _FEWEST_PAIRS:
+        return None
+    ours, theirs = np.array(pairs).T
+    if not np.isfinite(theirs).all():
+        return bool(np.isfinite(ours).all())
+    gain = float((theirs - ours).mean())
+    least = _PAIRED * tolerance * case.expect.unit
+    rise = float(theirs.mean()) - case.expect.level
+    if not (bool((ours < theirs).all()) and gain > max(least, _OF_RISE * rise)):
+        return False
+    calm = _calm_part(case, curve)
+    apart = max((abs(x - case.control.get(t, x)) for t, x in calm.items()), default=0.0)
+    return True if JobNoise(apart, apart).is_far_below(gain) else None
 
 
 def _rate_that_was_back(case: Case, trial: Trial) -> float | None:

@@ -193,7 +193,8 @@ class SettingsLedger:
                 # groups or modules that were added or lost are no change of a setting
                 if before.get(name, value) != value and len(before[name]) == len(value)
             ]
-            self._history += [c for c in changed if c.name not in self._held]
+            made = [c for c in changed if c.name not in self._held]
+            self._history += [c for c in made if c not in self._history]
         rates = self._reader.rates()
         if rates != self._rates:
             changed += self._rate_change(step, rates)
@@ -308,6 +309,8 @@ class SettingsLedger:
         now = self._reader.read()
         for change in due:
             name = change.name
+            # of the lineage again, also where a trial holds it: going back undoes it once more
+            self._history.append(change)
             if name not in self._held and now.get(name) == change.before:
                 self._reader.write(name, change.after)
                 now[name] = change.after
@@ -321,6 +324,8 @@ class SettingsLedger:
             what: What announces it.
         """
         self._told[name] = (step + _SCHEDULE_STEPS, what)
+        # told of one that was made already: it is suspected no more
+        self._changes = [c for c in self._changes if c.name != name or c.step > step]
 
     def _told_of(self, name: str, step: int) -> str:
         until, what = self._told.get(name, (-1, ""))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from trimtab.errors import ActError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from trimtab.chronicle.rundir import RunDirectory
     from trimtab.guard.data.streams import Order
@@ -237,6 +237,11 @@ class Engine:
         self._parts.settings.release(values)
         for name in values:
             self.decisions.held_settings.pop(name, None)
+
+    def clear_settings(self, changes: Sequence[SettingPutBack], why: str) -> None:
+        """Suspect changes of settings no longer, also when their steps are done again."""
+        for change in changes:
+            self._parts.settings.announce(change.name, change.step, why)
 
     @property
     def script_lr(self) -> float:
