@@ -27,7 +27,7 @@ MOVED_SHARE = 0.05
 FLAT_SHARE = 0.02
 DIED = 5.0
 LEAST = 0.5
-"""Nats: below it a share of the level is next to nothing, as of `rough_start`. All five are ours."""
+"""Nats: below it a share of the level is next to nothing, as of `rough_start`. All ours."""
 
 
 def hardly_moved_findings(record: RunRecord) -> tuple[Finding, ...]:

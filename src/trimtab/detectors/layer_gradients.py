@@ -2,7 +2,8 @@
 
 Blocks near the input often have the larger gradients, by a factor that differs from model to model,
 so there is no bar that suits all: `ratio` is infinite until it is set, and nothing is told. It
-holds both ways, for gradients that explode or vanish on their way back, and for `num_readings` in a row.
+holds both ways, for gradients that explode or vanish on their way back, and for `num_readings`
+in a row.
 """
 
 import math

@@ -4,10 +4,11 @@ Learning shows on both losses. A training loss that comes to a twentieth of the 
 stays there to the end, while the validation loss is above its lowest, is a set learned by heart, a
 leak of labels into the input, or a broken loss. Networks that understand late (grokking) end with a
 low validation loss, and a pair of losses far below that of the start is small all round: neither is
-reported. A validation loss that jumps to exactly 0 and stays there is none. One far above any training loss
-in each evaluation, from the first on, is another loss or of other inputs. One that never comes
-below the first training losses, and neither falls nor climbs while the training loss falls to half,
-is measured otherwise than in training: mode, normalization, labels, or what leaks. It dates from
+reported. A validation loss that jumps to exactly 0 and stays there is none. One far above any
+training loss in each evaluation, from the first on, is another loss or of other inputs. One that
+never comes below the first training losses, and neither falls nor climbs while the training loss
+falls to half, is measured otherwise than in training: mode, normalization, labels, or what leaks.
+It dates from
 when both hold; the validation loss turned somewhere between its lowest and the next, so halfway
 between the two at the earliest. The rule needs three validations, and looks at whole attempts: it
 works in hindsight only.

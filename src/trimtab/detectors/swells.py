@@ -8,8 +8,8 @@ just before, on the scale of the loss itself:
     level = mean of the last 16 of them, or the line where it rises
     z     = (mean of the next n rows - level) / (sigma sqrt((1/n + 1/16) (1 + rho) / (1 - rho)))
 
-for n = 3, 6 and 24. An alarm needs z > 12, 5.5, 5.5, twice that of any stretch before it in this run, and an
-edge: half of the rise within three rows, and more than rows so close have moved lately. What a run
+for n = 3, 6 and 24. An alarm needs z > 12, 5.5, 5.5, twice that of any stretch before it in this run,
+and an edge: half of the rise within three rows, and more than rows so close have moved lately. What a run
 does by its own noise, dependent or heavy-tailed, it has done before. Parts of a loss (`loss/NAME`)
 are judged one by one.
 Blind in the first 48 rows, to a rise without an edge, and in a run that swells often.
@@ -32,7 +32,8 @@ PAST = 48
 RECENT = 16
 LENGTHS = (3, 6, 24)
 THRESHOLDS = (12.0, 5.5, 5.5)
-"""Of three rows as much as of several far out: odd batches come in pairs. Of six, with the least dependence, 6.7 standard deviations of independent rows. Ours."""
+"""Of three rows as much as of several far out: odd batches come in pairs. Of six, with the least
+dependence, 6.7 standard deviations of independent rows. Ours."""
 OVER_EARLIER = 2.0
 """Times any stretch before it in the run, that a stretch must stand out. Ours."""
 OVER_PAST = 1.5

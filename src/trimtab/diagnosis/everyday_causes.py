@@ -214,7 +214,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             ),
         ),
         look_alikes=("no-warm-up", "learning-rate-too-high"),
-        test="print the gradient of one parameter before each backward pass: it has to be 0 or None",
+        test="print the gradient of one parameter before each backward pass: it is 0 or None",
         remedies=("restore-settings", "lower-lr"),
         go_back="never",
     ),

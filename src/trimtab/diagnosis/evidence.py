@@ -388,7 +388,7 @@ def norms_sum_up(f: Features) -> float:
 
 
 def in_one_order(f: Features) -> float:
-    """Losses that come again with each pass, and are smooth within it, in an incident of the loss."""
+    """Losses that come again with each pass, smooth within it, in an incident of the loss."""
     return yes(f.pass_order is not None) * yes(bool(f.kinds & _OF_THE_LOSS))
 
 

@@ -26,8 +26,8 @@ def beta2(run: Facts) -> RuleVerdict | None:
     if value > _LONGEST_BETA2:
         return RuleVerdict(
             "warning",
-            f"{message}, {times(memory / 1000)} × those of Adam's default 0.999: after gradients grow,"
-            " updates stay too large for as long",
+            f"{message}, {times(memory / 1000)} × those of Adam's default 0.999: after gradients"
+            " grow, updates stay too large for as long",
             values,
             {"beta2": 0.999 if run.is_tuning else 0.95},
         )

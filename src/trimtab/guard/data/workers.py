@@ -185,8 +185,8 @@ class Workers:
                 raise ActError(
                     f"data: {how} while batch {number} of the epoch was fetched. A kill is most"
                     " often memory: lower num_workers or prefetch_factor, or give the container"
-                    " more shared memory (/dev/shm). Start the same script again: the run goes on from"
-                    " its newest checkpoint"
+                    " more shared memory (/dev/shm). Start the same script again: the run goes on"
+                    " from its newest checkpoint"
                 ) from error
             taken, self._next = self._next, self._next + 1
             if state is not None:

@@ -98,8 +98,8 @@ class RankPace:
             f"rank {names} {'is' if len(again) == 1 else 'are'} slow: rank {worst} fetches for"
             f" {number(float(data[worst]))} s and goes forward for"
             f" {number(float(forward[worst]))} s, the usual rank"
-            f" {number(float(np.median(data)))} s and {number(float(np.median(forward)))} s; all wait for about"
-            f" {float(over[worst]) / step:.0%} of a step"
+            f" {number(float(np.median(data)))} s and {number(float(np.median(forward)))} s;"
+            f" all wait for about {float(over[worst]) / step:.0%} of a step"
         )
         there = {rank for rank, host in enumerate(hosts) if host == hosts[worst]}
         if len(set(hosts)) > 1 and there <= again:

@@ -68,8 +68,8 @@ _SETTINGS = {
     "rate-beyond-peak": ("lr", 0.5),
     "weights-grew": ("weights", 0.5),
 }
-"""Detectors of the changes that are tried both ways, with the setting that each is of, and the steps
-after which it is looked at, as a share of `verify_steps`: what is trained in turn has its turns by
+"""Detectors of the changes that are tried both ways, with the setting that each is of, and the
+steps after which it is looked at, as a share of `verify_steps`: what is trained in turn has its turns by
 then, and a rate that climbs does harm soon."""
 _SPEED = 0.5
 """Share of its speed before the change from which on the run learns as before. Ours."""

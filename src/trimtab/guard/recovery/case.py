@@ -138,7 +138,7 @@ class Case:
     cleared: bool = False
     """Whether the settings that the last trial put back are not to blame."""
     in_doubt: bool = False
-    """Whether the record cannot say that they are, so that the run as it was is the other branch."""
+    """Whether the record cannot say that they are, so that the run is the other branch."""
 
     @property
     def level(self) -> float:
