@@ -131,6 +131,39 @@ def test_before_the_first_steps_output_is_a_sign_of_life() -> None:
     assert commands
 
 
+def test_after_the_first_step_output_is_no_sign_of_life_for_ever() -> None:
+    state = running(steps=3)
+    _, commands = update(SETTINGS, state, Tick(at=1790.0, heard=1790.0))
+    assert not commands
+    _, commands = update(SETTINGS, state, Tick(at=1804.0, heard=1804.0))
+    assert commands
+    slow = running(steps=2, gap=2000.0)  # a row for each 500 steps
+    assert not is_hung(slow, 9000.0)
+
+
+def test_a_second_hang_at_the_very_same_step_is_a_section_and_never_given_up() -> None:
+    state, limits = JobState(), []
+    for attempt in range(6):
+        begun = attempt * 1e6
+        state = after(state, Begun(at=begun))
+        for step in range(1, 21):
+            state = after(state, NewStep(at=begun + step, step=step, position=step))
+        limit = state.pace.limit_s(SETTINGS, "")
+        assert limit is not None
+        limits.append(limit)
+        now = begun + 20.0 + limit + 1.0
+        state = after(state, Tick(at=now, heard=0.0))
+        assert state.stopping_for is not None
+        assert words(state, KILLED, now) == ["restart"]
+        state = after(state, Ended(at=now, ending=KILLED))
+    assert limits[0] == 11.0
+    assert limits[1] == 300.0
+    assert limits[2] >= 2400.0
+    # What comes there ever more slowly, or hangs elsewhere, spends the budget.
+    other = replace(running(steps=20), hung_at=(19.0, 1.0), hangs_there=3)
+    assert after(other, Tick(at=500.0, heard=0.0)).hangs_there == 1
+
+
 def test_a_new_step_makes_the_budget_whole_again() -> None:
     state = running(steps=5)
     for at in (100.0, 200.0, 300.0):

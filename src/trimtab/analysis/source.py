@@ -7,7 +7,7 @@ and the dismissals that a person recorded.
 import json
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.verdict import Ending
 from trimtab.checkpoints.find import find_checkpoints, own_checkpoints
 from trimtab.chronicle.dismissals import dismissals
+from trimtab.chronicle.journal import Event
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.configs import read_config
 from trimtab.detectors.judge import Judge
@@ -175,9 +176,10 @@ def account_of(
         notes=(*record.notes, *layer_notes, *left_out, *beside.notes),
     )
     given_up = _given_up(RunDirectory(Path(path))) if path else None
+    events = events_of(path) if path else ()
     return make_account(
         record,
-        events=events_of(path) if path else (),
+        events=events,
         checkpoints=beside.checkpoints or (own.checkpoints if own else ()),
         framework=beside.framework,
         dismissed=dismissals(path, store=store()) if path else (),
@@ -189,7 +191,7 @@ def account_of(
         path=path,
         reference=beside.reference,
         config=beside.config,
-        ending=given_up or ending_of(record),
+        ending=given_up or ending_of(record) or _stopped(events),
         tester=tester,
     )
 
@@ -237,6 +239,17 @@ def _given_up(directory: RunDirectory) -> Ending | None:
     if told.get("state") != "given-up" and told.get("verdict") != "ended-badly":
         return None
     return Ending(why=str(told.get("reason") or "the guard gave the run up"))
+
+
+def _stopped(events: Iterable[Event]) -> Ending | None:
+    """Return why a supervisor gave a command up, where it was not started again since."""
+    last: Event | None = None
+    for event in events:
+        if event.event in ("attempt", "end", "gave-up"):
+            last = event
+    if last is None or last.event != "gave-up" or last.data.get("class") == "numeric":
+        return None
+    return Ending(why=f"the supervisor gave up: {last.data.get('why') or 'no reason is told'}")
 
 
 def read_account(path: str, *, beside: Beside | None = None) -> RunAccount:

@@ -25,7 +25,7 @@ from trimtab.crash.lines import (
     shape_of,
     torchrun_rank,
 )
-from trimtab.crash.stack import raised_name, raised_where
+from trimtab.crash.stack import names_a_frame, raised_name, raised_where
 from trimtab.crash.table import (
     LEVELS,
     CrashPattern,
@@ -179,7 +179,8 @@ def _hits(texts: list[str], rows: Sequence[CrashPattern]) -> Iterator[_Hit]:
                 continue
             taken.add(index)
             if not (is_calm(text) and pattern.level in ("error", "end", "minor")):
-                yield _of_pattern(pattern, index, text)
+                quoted = index > 0 and names_a_frame(texts[index - 1])
+                yield _of_pattern(pattern, index, text, quoted=quoted)
     yield from _exceptions(texts, taken)
 
 
@@ -226,9 +227,10 @@ def _looked_at(texts: list[str]) -> list[int]:
     return kept
 
 
-def _of_pattern(pattern: CrashPattern, index: int, text: str) -> _Hit:
+def _of_pattern(pattern: CrashPattern, index: int, text: str, *, quoted: bool) -> _Hit:
     level: Level = pattern.level
-    if level != "echo" and is_python_warning(text):
+    # A line of code in a traceback quotes what may be raised: the error has a line of its own.
+    if level != "echo" and (is_python_warning(text) or quoted):
         level = "minor"
     return _Hit(
         index=index,

@@ -6,7 +6,7 @@ from typing import Final
 
 from trimtab.crash.lines import is_frame, is_traceback_start, unlabelled
 
-__all__ = ["raised_name", "raised_where"]
+__all__ = ["names_a_frame", "raised_name", "raised_where"]
 
 _MAX_FRAMES: Final = 2
 _MAX_LINES: Final = 40
@@ -15,6 +15,11 @@ one log, lines of others stand between."""
 
 _FILE = re.compile(r'\s*File "([^"]{1,300})", line \d+, in (\S{1,120})')
 _NAME = re.compile(r"((?:[A-Za-z_]\w*\.)*[A-Za-z_]\w{2,80})(?::(?:\s|$)|\s*$)")
+
+
+def names_a_frame(text: str) -> bool:
+    """Tell whether a line names file and function of a frame; its line of code comes next."""
+    return _FILE.match(unlabelled(text)) is not None
 
 
 def raised_where(texts: Sequence[str], index: int) -> str:

@@ -20,6 +20,9 @@ BUSY_FACTOR = 4.0
 """A command that works without a step is waited for so many times longer: an evaluation that says
 nothing works, and so does a rank that spins in a collective. Ours: with steps of 10 s 152 s, where
 NCCL's own watchdog takes 600."""
+HERE_FACTOR, HERE_LEAST_S = 8.0, 300.0
+"""A silence where the attempt before was silent, too, is a section of the program (an upload, a
+barrier), not chance: the limit there is so many times the last one, and at least so long. Ours."""
 SECTION_FACTOR = 1.5
 """A section may take so many times its longest duration so far. Ours."""
 _MIN_GAPS = 5
@@ -52,6 +55,8 @@ class StepPace:
     """The longest time from the last step to the end of a command that was done, in this folder."""
     doubled: int = 0
     """Hangs since a new step: each doubles the learnt limit, since the last may have been none."""
+    hangs_here: int = 0
+    """Hangs before at this very place: each multiplies the learnt limit by `HERE_FACTOR`."""
 
     def moved(self, at: float, step: float) -> "StepPace":
         """Return the pace after a new step was seen."""
@@ -109,8 +114,13 @@ class StepPace:
         usual = self.median_s
         if usual is None:
             # The first steps hold compilation and warm-up of caches: they are part of the start.
-            return settings.startup_s or None
+            # What logs a row an hour says so by its first one.
+            first = MEDIAN_FACTOR * max((self._first_s, *self.gaps))
+            return max(settings.startup_s, first) if settings.startup_s else None
         learnt = (MEDIAN_FACTOR * usual + EXTRA_S) * 2.0**self.doubled
+        if self.hangs_here:
+            grown = HERE_FACTOR ** (self.hangs_here - 1)
+            learnt = max(learnt * HERE_FACTOR, HERE_LEAST_S) * grown
         longest = self.ending_s if ends else max((s for _, s in self.long), default=None)
         known = settings.section_s if longest is None else SECTION_FACTOR * longest + EXTRA_S
         if section or (longest is not None and self._section_is_due()):
@@ -119,6 +129,10 @@ class StepPace:
         # loaded machine takes for it.
         waits = not section or (ends and longest is not None)
         return learnt * (BUSY_FACTOR if waits and (busy or behind) else 1.0)
+
+    @property
+    def _first_s(self) -> float:
+        return 0.0 if self.first_at is None else self.first_at - self.started
 
     def _section_is_due(self) -> bool:
         """Tell whether a section is about as far away as the one before it was."""

@@ -317,8 +317,9 @@ def written_bytes(token_members: Sequence[int]) -> int:
 def worked_s(pid: int) -> float:
     """Return how long threads of a process used a processor or stood in line for one, seconds.
 
-    On a loaded machine what works gets little of a processor, so the wait for it counts. 0 where
-    the process is gone, or the kernel keeps no such account.
+    On a loaded machine what works gets little of a processor, so the wait for it counts. So does
+    the work of children that ended: an evaluation may be many short processes. 0 where the process
+    is gone, or the kernel keeps no such account.
     """
     total = 0
     with contextlib.suppress(OSError, ValueError):
@@ -326,7 +327,8 @@ def worked_s(pid: int) -> float:
             with contextlib.suppress(OSError):  # it has just ended
                 text = Path(thread.path, "schedstat").read_text("utf-8")
                 total += sum(map(int, text.split()[:2]))
-    return total / 1e9
+    of_children = sum(map(int, _stat(pid)[13:15])) / os.sysconf("SC_CLK_TCK")
+    return total / 1e9 + of_children
 
 
 def terminate(token: str, main: int, *, grace_s: float) -> int:

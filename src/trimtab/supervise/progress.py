@@ -2,6 +2,7 @@
 
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -47,6 +48,41 @@ class Seen:
     """The first step of the attempt; None: not known."""
 
 
+_CLIMB_ROWS = 3
+"""Rows, each above the one before, that show a step behind the newest to be a new count. Ours."""
+
+
+class _Advance:
+    """Tells rows that go on from rows that only come again: a thread may repeat the last step."""
+
+    def __init__(self) -> None:
+        self._newest = (-np.inf, -np.inf)
+        self._before = self._newest
+        self._climbed = 0
+        self._num_rows = self._num_above = 0
+
+    def take(self, places: Sequence[tuple[float, float]]) -> bool:
+        """Tell whether one of the new rows goes on.
+
+        Args:
+            places: Epoch and step of each; NaN: the row has no epoch.
+        """
+        moved = False
+        for epoch, step in places:
+            # Within an epoch, a fraction of one says nothing beyond the step.
+            place = (self._newest[0] if np.isnan(epoch) else float(np.floor(epoch)), step)
+            self._num_rows += 1
+            self._climbed = self._climbed + 1 if place > self._before else 1
+            self._before = place
+            above = place > self._newest
+            self._num_above += above
+            # A count that mostly comes again is none of steps: there any new row is progress.
+            repeats = 2 * self._num_above < self._num_rows
+            if above or repeats or self._climbed >= _CLIMB_ROWS:
+                self._newest, moved = place, True
+        return moved
+
+
 class OutputProgress:
     """Follows the output of one attempt."""
 
@@ -57,6 +93,7 @@ class OutputProgress:
         self._looked_at = output.num_bytes
         self._began_at = output.num_bytes
         self._last: tuple[float, ...] | None = None
+        self._advance = _Advance()
         self._num_rows = 0
         self._first: float | None = None
         self._folder = tempfile.TemporaryDirectory(prefix="trimtab-", ignore_cleanup_errors=True)
@@ -89,9 +126,11 @@ class OutputProgress:
         rows = _rows(record)
         if not rows or rows[-1] == self._last:
             return None
-        known = [i for i, row in enumerate(rows) if row == self._last]
-        self._num_rows += len(rows) - 1 - known[-1] if known else len(rows)
+        new = _num_new(rows, self._last)
+        self._num_rows += new
         self._last = rows[-1]
+        if record.axis == "step" and not self._advance.take(_places(record, new)):
+            return None
         if self._first is None and record.axis == "step":
             self._first = float(record.step[0])
         return replace(_seen(record, self._num_rows), first=self._first)
@@ -116,6 +155,7 @@ class LogProgress:
         """Begin with an attempt: what the log holds already is no progress of it."""
         self._signature: object = _signature(self.path)
         self._last: tuple[float, ...] | None = None
+        self._advance = _Advance()
         if self._signature is not None and (record := self._read()) is not None:
             self._last = next(iter(_rows(record)[-1:]), None)
 
@@ -145,7 +185,10 @@ class LogProgress:
         rows = [] if record is None else _rows(record)
         if record is None or not rows or rows[-1] == self._last:
             return None
+        new = _num_new(rows, self._last)
         self._last = rows[-1]
+        if record.axis == "step" and not self._advance.take(_places(record, new)):
+            return None
         return _seen(record, record.num_rows)
 
 
@@ -167,6 +210,21 @@ def _rows(record: RunRecord) -> list[tuple[float, ...]]:
     if record.axis != "row":
         columns.append(record.step[first:])
     return [tuple(map(float, row)) for row in zip(*columns, strict=True)]
+
+
+def _num_new(rows: list[tuple[float, ...]], last: tuple[float, ...] | None) -> int:
+    """Return how many rows came after the last one known."""
+    return next((n for n, row in enumerate(reversed(rows)) if row == last), len(rows))
+
+
+def _places(record: RunRecord, num: int) -> list[tuple[float, float]]:
+    """Return epoch, NaN where there is none, and step of the last rows."""
+    steps = record.step[record.num_rows - num :].tolist()
+    column = record.columns.get("epoch")
+    if column is None:
+        return [(np.nan, step) for step in steps]
+    known = np.where(column.present, column.values, np.nan)[record.num_rows - num :]
+    return list(zip(known.tolist(), steps, strict=True))
 
 
 def _seen(record: RunRecord, num_rows: int) -> Seen:

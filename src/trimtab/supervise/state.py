@@ -100,6 +100,12 @@ class JobState:
     """Hosts of crashes that were taken for the first of their kind, newest last."""
     hangs: int = 0
     """Hangs without a new step."""
+    place: float | None = None
+    """Where the newest row of this attempt stands, as `position`."""
+    hung_at: tuple[float, float] | None = None
+    """The place of the last hang, and the median time between rows until there, seconds."""
+    hangs_there: int = 0
+    """Hangs in a row at that very place, which each attempt reached as quickly as the first."""
     stopping_for: AttemptEnd | None = None
     """Why the command is being stopped by the supervisor; None: it is not."""
     asked: int = 0

@@ -693,7 +693,8 @@ class _Supervisor:
             found = told.incident
             own = found.attempt == record.attempts[int(record.attempt[-1])].number
             if own and found.end_row is None and told.is_open_alarm:
-                self._notes.write(
+                self._notes.write_at(
+                    int(found.onset),
                     self._state,
                     "incident",
                     state="open",
@@ -766,8 +767,10 @@ class _Supervisor:
             data["checkpoint"] = None if restore is None else restore.path
             where = "as given" if restore is None else f"from {restore.path}"
             self._book.why = f"{words(data['class'])}: {data['why']}"
+            # Of a hang it was just said what it was.
+            said = "" if data["class"] == "hang" else f": {data['why']}"
             self._notes.say(
-                f"restart {self._state.attempt} · {data['class']}: {data['why']} ·"
+                f"restart {self._state.attempt} · {data['class']}{said} ·"
                 f" in {data['wait_s']:g} s, {where}"
             )
             if data.get("line"):

@@ -40,6 +40,9 @@ _BACKOFF_FACTOR = 2.0
 _MAX_REFUSED = 64
 _MAX_RESTARTS = 1000
 _DAY_S = 86400.0
+_AS_QUICKLY = 2.0
+"""Most that the time between rows may have grown where an attempt came to a place as quickly as the
+one before. Ours: hosts differ in load."""
 _STRIDES = 20
 """Rows after the checkpoint within which a changed start must show its first one. Ours."""
 
@@ -88,6 +91,7 @@ def _begun(state: JobState, event: Begun) -> tuple[JobState, tuple[Command, ...]
         pace=pace,
         heard=event.at,
         step=None,
+        place=None,
         loaded=event.loaded,
         stopping_for=None,
         proof=_proof(state, event) if state.proof is not None else None,
@@ -107,12 +111,21 @@ def _row(state: JobState, event: NewStep) -> tuple[JobState, tuple[Command, ...]
         return _proven(state, event)
     told = _began_elsewhere(state, event) if state.step is None else ()
     new = state.position is None or event.position > state.position
-    state = replace(
-        state, step=event.step, pace=state.pace.moved(event.at, event.step), rate=event.rate
-    )
+    pace = state.pace.moved(event.at, event.step)
+    state = replace(state, step=event.step, pace=pace, rate=event.rate, place=event.position)
     if new:
         state = replace(state, position=event.position, failures=0, same="", hangs=0)
-    return state, told
+        state = replace(state, hung_at=None, hangs_there=0)
+    here = state.hangs_there if _is_where_it_hung(state) else 0
+    return replace(state, pace=replace(state.pace, hangs_here=here)), told
+
+
+def _is_where_it_hung(state: JobState) -> bool:
+    """Tell whether the newest row is that of the last hang, and came as quickly as then."""
+    if state.hung_at is None:
+        return False
+    place, median_s = state.hung_at
+    return state.place == place and (state.pace.median_s or 0.0) <= _AS_QUICKLY * median_s
 
 
 def _began(event: NewStep) -> float | None:
@@ -227,9 +240,9 @@ def _tick(
     if state.phase != "running":
         return state, ()
     limit = state.pace.limit_s(settings, event.section, busy=event.busy)
-    # Before the first steps any output is a sign of life: nothing else can be one.
+    # Before the first step any output is a sign of life: nothing else can be one.
     since = state.pace.since
-    if state.pace.step is None or (state.pace.median_s is None and settings.hang_after_s is None):
+    if state.pace.step is None:
         since = max(since, state.heard)
     silent = event.at - since
     if limit is None or silent < limit:
@@ -237,8 +250,16 @@ def _tick(
     step = "the start" if state.step is None else f"step {number(state.step)}"
     works = "its processes work" if event.busy else "none of its processes here works"
     why = f"no new step for {silent:.1f} s since {step}, expected within {limit:.1f} s; {works}"
+    again = _is_where_it_hung(state)
+    if again:
+        why += f"; hang {state.hangs_there + 1} at this very step: a silent section, not chance?"
     ending = hang_ending(why)
-    return replace(state, phase="stopping", stopping_for=ending, hangs=state.hangs + 1), (
+    state = replace(state, phase="stopping", stopping_for=ending, hangs=state.hangs + 1)
+    if again:
+        state = replace(state, hangs_there=state.hangs_there + 1)
+    elif state.place is not None and state.pace.median_s is not None:
+        state = replace(state, hung_at=(state.place, state.pace.median_s), hangs_there=1)
+    return state, (
         WriteDown(event="hang", data={"why": why, "silent_s": round(silent, 2)}),
         Stop(stacks=True),
     )
@@ -435,7 +456,9 @@ def _ended(
         return _gave_up(state, event.numeric.ending, event.numeric.gives_up)
     if event.numeric is None and event.broken:
         broken = AttemptEnd(crash_class="numeric", who="numeric", why=event.broken)
-        return _gave_up(state, broken, "the command is done, and this is not over")
+        because = "the command is done, and this is not over"
+        # Who watched a command to its end gave nothing up.
+        return _gave_up(state, broken, because, what="done in broken numbers")
     if event.numeric is not None:
         state, ending = _changed(state, event.numeric), event.numeric.ending
     if event.numeric is not None or (ours is not None and ours.crash_class == "numeric"):
@@ -462,7 +485,9 @@ def _answered(
     again = state.failures > 0
     repeated = again and state.same == same
     twice = again and state.same.startswith(f"{ending.crash_class}:")
-    state = replace(state, failures=state.failures + 1, same=same)
+    # What comes to the same place as quickly each time trains: hangs alone end it never.
+    fails = ending.crash_class != "hang" or state.hangs_there < 2
+    state = replace(state, failures=state.failures + fails, same=same)
     if answer != "restart" and _could_not_resume(state):
         # The command trained before and did not get to a step from this checkpoint: what differs
         # is the checkpoint, whatever the words of the error are.
@@ -544,13 +569,13 @@ def _restart(
 
 
 def _gave_up(
-    state: JobState, ending: AttemptEnd, because: str
+    state: JobState, ending: AttemptEnd, because: str, *, what: str = "gave up"
 ) -> tuple[JobState, tuple[Command, ...]]:
     # What was judged here has no status of its own, and success is none where the numbers broke.
     judged = ending.crash_class == "numeric" and ending.code is None
     own = state.stopping_for is None and not judged
     status = (own and ending.status) or GAVE_UP_STATUS
-    text = f"gave up · {ending.crash_class}: {ending.why}; {because}"
+    text = f"{what} · {ending.crash_class}: {ending.why}; {because}"
     if ending.line:
         text += f"\n  line: {ending.line}"
     if ending.do:

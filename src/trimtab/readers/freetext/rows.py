@@ -103,7 +103,28 @@ def choose_main(shapes: Sequence[Shape], name: str = "loss") -> tuple[str, list[
         return doubts[key], stepless, flat, is_of_critic(key), -counts[key]
 
     best = min(frequent, key=merit)
-    return best, [s for s in shapes if any(f.key == best and f.name == name for f in s.fields)]
+    found = [s for s in shapes if any(f.key == best and f.name == name for f in s.fields)]
+    return best, [s for s in found if not _is_foreign(s, best, found)]
+
+
+def _is_foreign(shape: Shape, key: str, shapes: Sequence[Shape]) -> bool:
+    """Whether lines are of another writer, such as a monitor that knows of no loss.
+
+    They never have one, and count by another name than the lines that do.
+    """
+    if not _counters(shape) or not _never_finite(shape, key):
+        return False
+    own = [_counters(s) for s in shapes if not _never_finite(s, key)]
+    return any(own) and not any(_counters(shape) & names for names in own)
+
+
+def _counters(shape: Shape) -> set[str]:
+    return {f.key for f in shape.fields if f.kind in _COUNTS}
+
+
+def _never_finite(shape: Shape, key: str) -> bool:
+    places = [j for j, f in enumerate(shape.fields) if f.key == key]
+    return not np.isfinite(shape.table()[1][:, places]).any()
 
 
 def _is_flat(shapes: Sequence[Shape], key: str) -> bool:

@@ -1,0 +1,48 @@
+"""What of an output is a new step, and what only comes again."""
+
+from pathlib import Path
+
+import pytest
+
+from trimtab.supervise.progress import OutputProgress
+from trimtab.supervise.streams import Output
+
+TRAINED = [f'{{"step": {s}, "loss": {3 - 0.01 * s:.2f}, "lr": 0.001}}' for s in range(1, 31)]
+
+
+def steps_seen(looks: list[list[str]]) -> list[float | None]:
+    """Return the step that each look finds."""
+    output = Output(None, size_bytes=1 << 20)
+    progress = OutputProgress(output)
+    found: list[float | None] = []
+    for lines in looks:
+        output.add("".join(f"{line}\n" for line in lines).encode())
+        seen = progress.look()
+        found.append(None if seen is None else seen.step)
+    progress.close()
+    return found
+
+
+def row(step: int, loss: float, epoch: str = "") -> str:
+    """Return a row of a log."""
+    return f'{{"step": {step}, "loss": {loss}, "lr": 0.001{epoch}}}'
+
+
+def test_progress_is_no_row_that_comes_again_with_another_loss() -> None:
+    again = [[row(30, 2.70 + 0.01 * (n % 2))] for n in range(5)]
+    assert steps_seen([TRAINED, *again]) == [30.0] + [None] * 5
+    two = [[row(29 + n % 2, 2.8 + 0.01 * n)] for n in range(5)]
+    assert steps_seen([TRAINED, *two]) == [30.0] + [None] * 5
+
+
+def test_progress_is_a_count_that_begins_anew_and_climbs() -> None:
+    back = [[row(s, 2.5 + 0.01 * s)] for s in (20, 21, 22, 23)]
+    assert steps_seen([TRAINED, *back]) == [30.0, None, None, 22.0, 23.0]
+    epochs = [[row(s, 2.5 / (e + 1) + s / 1e3, f', "epoch": {e}') for s in (50, 100)] for e in (1, 2)]
+    assert None not in steps_seen(epochs)
+
+
+@pytest.mark.parametrize("trained", [TRAINED, [f"step {s} loss {3 - s / 100:.3f}" for s in range(1, 31)]])
+def test_progress_is_no_line_of_a_monitor(trained: list[str], tmp_path: Path) -> None:
+    told = [[f"[monitor] iteration {n + 30} gpu 0 util {n % 7}% mem 40.1 loss nan"] for n in range(1, 5)]
+    assert steps_seen([trained, *told]) == [30.0] + [None] * 4
