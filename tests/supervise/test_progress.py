@@ -1,9 +1,12 @@
 """What of an output is a new step, and what only comes again."""
 
-from pathlib import Path
+import os
+import subprocess
+import sys
 
 import pytest
 
+from trimtab.supervise.processes import worked_s
 from trimtab.supervise.progress import OutputProgress
 from trimtab.supervise.streams import Output
 
@@ -38,11 +41,24 @@ def test_progress_is_no_row_that_comes_again_with_another_loss() -> None:
 def test_progress_is_a_count_that_begins_anew_and_climbs() -> None:
     back = [[row(s, 2.5 + 0.01 * s)] for s in (20, 21, 22, 23)]
     assert steps_seen([TRAINED, *back]) == [30.0, None, None, 22.0, 23.0]
-    epochs = [[row(s, 2.5 / (e + 1) + s / 1e3, f', "epoch": {e}') for s in (50, 100)] for e in (1, 2)]
+    epochs = [
+        [row(s, 2.5 / (e + 1) + s / 1e3, f', "epoch": {e}') for s in (50, 100)] for e in (1, 2)
+    ]
     assert None not in steps_seen(epochs)
 
 
-@pytest.mark.parametrize("trained", [TRAINED, [f"step {s} loss {3 - s / 100:.3f}" for s in range(1, 31)]])
-def test_progress_is_no_line_of_a_monitor(trained: list[str], tmp_path: Path) -> None:
-    told = [[f"[monitor] iteration {n + 30} gpu 0 util {n % 7}% mem 40.1 loss nan"] for n in range(1, 5)]
+@pytest.mark.parametrize(
+    "trained", [TRAINED, [f"step {s} loss {3 - s / 100:.3f}" for s in range(1, 31)]]
+)
+def test_progress_is_no_line_of_a_monitor(trained: list[str]) -> None:
+    told = [
+        [f"[monitor] iteration {n + 30} gpu 0 util {n % 7}% mem 40.1 loss nan"] for n in range(1, 5)
+    ]
     assert steps_seen([trained, *told]) == [30.0] + [None] * 4
+
+
+def test_worked_s_counts_children_that_ended() -> None:
+    before = worked_s(os.getpid())
+    code = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-S", "-c", code], check=True)
+    assert worked_s(os.getpid()) - before >= 0.2
