@@ -256,6 +256,17 @@ def test_colour_is_no_part_of_a_wording() -> None:
     assert "\x1b" not in report.line
 
 
+def test_the_line_is_the_error_and_not_the_code_that_a_traceback_quotes() -> None:
+    error = "ConnectionResetError: NCCL connection reset by peer"
+    quoted = '    raise ConnectionResetError("NCCL connection reset by peer")'
+    frame = '  File "/job/train.py", line 12, in <module>'
+    report = classify(
+        ["Traceback (most recent call last):", frame, quoted, "         ^^^^^", error]
+    )
+    assert report is not None
+    assert report.line == error
+
+
 def test_every_row_names_a_class_and_an_advice() -> None:
     assert set(class_texts()) == set(CRASH_CLASSES)
     rows = crash_patterns()

@@ -1,9 +1,12 @@
 """What of an output is a new step, and what only comes again."""
 
-from pathlib import Path
+import os
+import subprocess
+import sys
 
 import pytest
 
+from trimtab.supervise.processes import worked_s
 from trimtab.supervise.progress import OutputProgress
 from trimtab.supervise.streams import Output
 
@@ -29,8 +32,8 @@ def row(step: int, loss: float, epoch: str = "") -> str:
 
 
 def test_progress_is_no_row_that_comes_again_with_another_loss() -> None:
-    again = [[row(30, 2.70 + 0.01 * (n % 2))] for n in range(5)]
-    assert steps_seen([TRAINED, *again]) == [30.0] + [None] * 5
+    again = [[row(30, 2.70 + 0.01 * (n % 2))] for n in range(9)]
+    assert steps_seen([TRAINED, *again]) == [30.0] + [None] * 9
     two = [[row(29 + n % 2, 2.8 + 0.01 * n)] for n in range(5)]
     assert steps_seen([TRAINED, *two]) == [30.0] + [None] * 5
 
@@ -47,8 +50,15 @@ def test_progress_is_a_count_that_begins_anew_and_climbs() -> None:
 @pytest.mark.parametrize(
     "trained", [TRAINED, [f"step {s} loss {3 - s / 100:.3f}" for s in range(1, 31)]]
 )
-def test_progress_is_no_line_of_a_monitor(trained: list[str], tmp_path: Path) -> None:
+def test_progress_is_no_line_of_a_monitor(trained: list[str]) -> None:
     told = [
         [f"[monitor] iteration {n + 30} gpu 0 util {n % 7}% mem 40.1 loss nan"] for n in range(1, 5)
     ]
     assert steps_seen([trained, *told]) == [30.0] + [None] * 4
+
+
+def test_worked_s_counts_children_that_ended() -> None:
+    before = worked_s(os.getpid())
+    code = "import time\nwhile time.process_time() < 0.3: pass"
+    subprocess.run([sys.executable, "-S", "-c", code], check=True)
+    assert worked_s(os.getpid()) - before >= 0.2

@@ -151,6 +151,7 @@ def test_restarts_without_a_new_step_come_to_an_end(run: Run) -> None:
     assert len(run.events("restart")) == 3
     (end,) = run.events("gave-up")
     assert "4 ends in a row without a new step" in str(end["why"])
+    assert "the supervisor gave up" in trimtab("inspect", str(run.folder))
 
 
 @pytest.mark.covers("S225")

@@ -63,7 +63,7 @@ class Judged:
 
     account: RunAccount
     fresh: tuple[IncidentAccount, ...]
-    """Alarms that were not told before."""
+    """Alarms that were not told before, or grew."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,6 +326,10 @@ def _raised(record: RunRecord, row: int) -> float:
     return float(column.values[known[-1]] / column.values[then].min())
 
 
+def _is_dire(told: IncidentAccount) -> bool:
+    return told.severity == "critical" and told.is_open_alarm and told.incident.end_row is None
+
+
 class NumberJudge(threading.Thread):
     """Judges a growing log at intervals, away from the thread that hands output on."""
 
@@ -378,6 +382,12 @@ class NumberJudge(threading.Thread):
             if account is not None and self._watcher.changed:
                 least = severity_rank("warning")
                 found = [n.told for n in notices if n.told is not None and n.event == "found"]
+                # What was a warning and grew must be heard again.
+                found += [
+                    n.told
+                    for n in notices
+                    if n.event == "changed" and n.told is not None and _is_dire(n.told)
+                ]
                 fresh = tuple(t for t in found if severity_rank(t.severity) >= least)
                 self._tell(Judged(account=account, fresh=fresh))
             return account

@@ -91,7 +91,7 @@ class OutputProgress:
         self._output = output
         self._head = b""
         self._looked_at = output.num_bytes
-        self._began_at = output.num_bytes
+        self._began_at = self._moved_at = output.num_bytes
         self._last: tuple[float, ...] | None = None
         self._advance = _Advance()
         self._num_rows = 0
@@ -103,15 +103,19 @@ class OutputProgress:
         size = self._output.num_bytes
         if size == self._looked_at:
             return None
-        self._looked_at = size
+        before, self._looked_at = self._looked_at, size
         own = size - self._began_at
         tail = self._output.tail(min(own, _WINDOW_BYTES + _HEAD_BYTES))
         if len(self._head) < _HEAD_BYTES and own <= len(tail):
             self._head = tail[:_HEAD_BYTES]
         # A table's header stands at the beginning; the middle is not needed for the newest row.
         whole = tail if own <= len(tail) else self._head + b"\n" + tail.partition(b"\n")[2]
+        if own <= len(tail) or self._moved_at > size - len(tail):
+            whole = _without(whole, self._moved_at - size, before - size)
         record = self._read(whole)
-        return None if record is None else self._compare(record)
+        seen = None if record is None else self._compare(record)
+        self._moved_at = self._moved_at if seen is None else size
+        return seen
 
     def _read(self, data: bytes) -> RunRecord | None:
         path = Path(self._folder.name) / "output"
@@ -126,8 +130,9 @@ class OutputProgress:
         rows = _rows(record)
         if not rows or rows[-1] == self._last:
             return None
+        known = [i for i, row in enumerate(rows) if row == self._last]
+        self._num_rows += len(rows) - 1 - known[-1] if known else len(rows)
         new = _num_new(rows, self._last)
-        self._num_rows += new
         self._last = rows[-1]
         if record.axis == "step" and not self._advance.take(_places(record, new)):
             return None
@@ -212,9 +217,23 @@ def _rows(record: RunRecord) -> list[tuple[float, ...]]:
     return [tuple(map(float, row)) for row in zip(*columns, strict=True)]
 
 
+def _without(data: bytes, first: int, last: int) -> bytes:
+    """Leave out the lines from one place to another, counted from the end: they showed no new step.
+
+    However often a thread says the same again, the steps before stay most of what is read.
+    """
+    first = data.rfind(b"\n", 0, len(data) + first) + 1
+    last = data.rfind(b"\n", 0, len(data) + last) + 1
+    return data[:first] + data[last:] if 0 < first < last else data
+
+
 def _num_new(rows: list[tuple[float, ...]], last: tuple[float, ...] | None) -> int:
-    """Return how many rows came after the last one known."""
-    return next((n for n, row in enumerate(reversed(rows)) if row == last), len(rows))
+    """Return how many rows came after the last one known; where that is gone, the newest alone.
+
+    A reader leaves rows of one step out that say the same.
+    """
+    gone = len(rows) if last is None else 1
+    return next((n for n, row in enumerate(reversed(rows)) if row == last), gone)
 
 
 def _places(record: RunRecord, num: int) -> list[tuple[float, float]]:

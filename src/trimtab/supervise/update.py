@@ -472,9 +472,9 @@ def _ended(
 
 def _with_found(ours: AttemptEnd, found: AttemptEnd) -> AttemptEnd:
     """Return a hang with what the output told about it, such as the rank that did not arrive."""
-    return replace(
-        ours, line=ours.line or found.line, host=ours.host or found.host, rank=found.rank
-    )
+    # NaN in a record is no word about a hang.
+    line = "" if found.crash_class == "numeric" else found.line
+    return replace(ours, line=ours.line or line, host=ours.host or found.host, rank=found.rank)
 
 
 def _answered(
