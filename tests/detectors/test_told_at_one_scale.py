@@ -54,7 +54,8 @@ def test_the_newest_rise_of_each_pass_is_one_of_them() -> None:
     columns = logs(100)
     for at in range(100, NUM, 80):
         columns["loss"][at : at + 8] *= np.linspace(6, 2, 8)
-    assert alarms_at(columns, 178) == {"spike", "hindsight"}  # and no fall from the top of a spike
+    # and no fall from the top of a spike
+    assert alarms_at(columns, 178) == {"spike", "hindsight", "swell"}
     assert alarms_at(columns, 342) == {"equal-distances"}
 
 

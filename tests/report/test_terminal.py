@@ -1,4 +1,5 @@
 import io
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -225,7 +226,7 @@ def test_many_alarms_are_weighed_and_told_in_few_lines(
     assert len(short.splitlines()) <= 70 < len(whole.splitlines())
     assert "--all prints each in full" in short
     assert "--all" not in whole
-    assert "as for A" in whole
+    assert re.search("as for [A-Z]", whole)
     assert whole.count("because") > whole.count("a window of bad data ")  # each cause argued once
     onsets = [account.incidents[i].incident.onset for i in listed_order(account)]
     assert onsets != sorted(onsets, reverse=True)  # by weight, not by time

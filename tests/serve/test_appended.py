@@ -63,7 +63,7 @@ def test_read_appended_gives_the_rows_that_came_and_no_others(
 
 @pytest.mark.parametrize(
     "then",
-    [csv_row(250), "a,b\n1,2\n"],  # a restart, another table
+    [csv_row(250), "a,b\n" + "1,2\n" * 40],  # a restart, another table
 )
 def test_read_appended_leaves_what_reads_otherwise_to_a_whole_reading(
     tmp_path: Path, then: str
