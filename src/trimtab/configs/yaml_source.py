@@ -9,6 +9,7 @@ from trimtab.configs.document import MAX_DEPTH, MAX_LEAVES, Document, PathKey
 __all__ = ["read_yaml"]
 
 LOADER: type = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TOO_DEEP = f"YAML nested more than {MAX_DEPTH} levels deep"
 
 
 def read_yaml(text: str) -> Iterator[Document]:
@@ -31,6 +32,8 @@ def read_yaml(text: str) -> Iterator[Document]:
         mark = error.problem_mark
         where = f"line {mark.line + 1}: " if mark else ""
         reason = " ".join(filter(None, (error.context, error.problem)))
+        if "nesting depth" in reason:  # libyaml from 0.2.6 on has a bound of its own, seen first
+            raise ValueError(f"{where}{_TOO_DEEP}") from error
         raise ValueError(f"{where}not valid YAML ({reason})") from error
     except yaml.YAMLError as error:
         raise ValueError(f"not valid YAML ({str(error).splitlines()[0]})") from error
@@ -53,7 +56,7 @@ def refuse_size(text: str) -> None:
             depth -= 1
         if depth > MAX_DEPTH:
             line = event.start_mark.line + 1 if event.start_mark else 1
-            raise ValueError(f"line {line}: YAML nested more than {MAX_DEPTH} levels deep")
+            raise ValueError(f"line {line}: {_TOO_DEEP}")
 
 
 class Builder:
