@@ -96,6 +96,7 @@ def test_predictions_are_what_inspect_says() -> None:
         assert ours == {k: whole[k] for k in ours} or ours["onset"] != place["onset"]
 
 
+@pytest.mark.slow
 def test_a_high_bar_silences_and_the_settings_run_through(folder: Path) -> None:
     record = simulate_run(
         num_steps=1500, seed=3, faults=(Fault(kind="slow-spike", step=900, size=0.6),)

@@ -167,6 +167,7 @@ def test_three_runs_are_compared_with_the_first(run: Run, tmp_path: Path) -> Non
     assert len(compare(*paths).others) == 1
 
 
+@pytest.mark.slow
 def test_inspect_judges_a_run_by_a_reference(run: Run, tmp_path: Path) -> None:
     """A run that learns more slowly from the start shows nothing by itself."""
 

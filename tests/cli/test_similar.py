@@ -29,6 +29,7 @@ def store(
 KINDS: tuple[FaultKind, ...] = ("unrecovered-spike", "scale-collapse", "slow-spike")
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S245")
 @pytest.mark.parametrize(
     "kind", [KINDS[0], *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[1:])]

@@ -211,6 +211,7 @@ def test_a_frozen_norm_beside_a_divergence_takes_nothing_of_it(
     assert not any(n["event"] == "withdrawn" for n in notices)
 
 
+@pytest.mark.slow
 def test_the_headline_keeps_up_with_the_loss(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

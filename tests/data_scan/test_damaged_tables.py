@@ -48,20 +48,20 @@ def test_an_offset_that_points_outside_is_an_error_and_no_death(tmp_path: Path, 
 
 def kill_at_first_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """End the reading process from outside at each answer, as a fault in a library does."""
-    head = table_process._Reader.head
+    head = table_process.TableReader.head
 
-    def killed(reader: table_process._Reader) -> dict[str, object]:
+    def killed(reader: table_process.TableReader) -> dict[str, object]:
         found = head(reader)
         if "ready" not in found:
-            os.kill(reader._process.pid, signal.SIGSEGV)
-            reader._process.wait()
-            reader._ready.clear()
-            while os.read(reader._out, 1 << 16):
+            os.kill(reader.process.pid, signal.SIGSEGV)
+            reader.process.wait()
+            reader.ready.clear()
+            while os.read(reader.out, 1 << 16):
                 pass
             return head(reader)
         return found
 
-    monkeypatch.setattr(table_process._Reader, "head", killed)
+    monkeypatch.setattr(table_process.TableReader, "head", killed)
 
 
 def test_a_file_that_ends_the_reading_process_is_one_line_and_the_next_is_read(
@@ -87,17 +87,17 @@ def test_a_file_that_ends_the_reading_process_is_one_line_and_the_next_is_read(
 def test_the_reading_process_is_used_again(tmp_path: Path) -> None:
     paths = [str(arrow(tmp_path / f"{i}.arrow")) for i in range(5)]
     scan(paths[:1])
-    (reader,) = [r for r in table_process._idle if r.owner == os.getpid()]
+    (reader,) = [r for r in table_process.IDLE_READERS if r.owner == os.getpid()]
     assert scan(paths).errors == ()
-    assert [r for r in table_process._idle if r.owner == os.getpid()] == [reader]
+    assert [r for r in table_process.IDLE_READERS if r.owner == os.getpid()] == [reader]
 
 
 def test_a_reading_process_that_ended_while_it_waited_is_started_again(tmp_path: Path) -> None:
     path = arrow(tmp_path / "d.arrow")
     scan_one(path)
-    for reader in table_process._idle:
-        os.kill(reader._process.pid, signal.SIGKILL)
-        reader._process.wait()
+    for reader in table_process.IDLE_READERS:
+        os.kill(reader.process.pid, signal.SIGKILL)
+        reader.process.wait()
     result = scan_one(path)
     assert result.errors == ()
     assert result.sources[0].num_units == 40
@@ -107,7 +107,7 @@ def test_a_reading_process_that_ended_while_it_waited_is_started_again(tmp_path:
 def test_a_table_that_unpacks_beyond_measure_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_process, "_LEAST_MEMORY_BYTES", 400 << 20)
+    monkeypatch.setattr(table_process, "LEAST_MEMORY_BYTES", 400 << 20)
     path = tmp_path / "bomb.parquet"
     table = pa.table({"text": ["a" * (1 << 20)] * 300})
     parquet.write_table(table, path, compression="zstd", use_dictionary=False, row_group_size=300)
@@ -122,9 +122,9 @@ def test_a_table_that_takes_too_long_is_refused(
 ) -> None:
     path = arrow(tmp_path / "d.arrow")
     scan_one(path)
-    for reader in table_process._idle:  # it answers no more
-        os.kill(reader._process.pid, signal.SIGSTOP)
-    monkeypatch.setattr(table_process, "_LEAST_WAIT_S", 0.2)
+    for reader in table_process.IDLE_READERS:  # it answers no more
+        os.kill(reader.process.pid, signal.SIGSTOP)
+    monkeypatch.setattr(table_process, "LEAST_WAIT_S", 0.2)
     (error,) = scan_one(path).errors
     assert "pyarrow read it for more than 0 s without an end" in error["error"]
     monkeypatch.undo()
@@ -150,8 +150,8 @@ def test_text_that_is_no_utf_8_is_a_finding_and_no_damage(tmp_path: Path) -> Non
 def test_a_module_beside_the_data_is_not_imported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for reader in list(table_process._idle):
-        table_process._idle.remove(reader)
+    for reader in list(table_process.IDLE_READERS):
+        table_process.IDLE_READERS.remove(reader)
         reader.kill()
     (tmp_path / "json.py").write_text("raise SystemExit('ran')")
     monkeypatch.chdir(tmp_path)

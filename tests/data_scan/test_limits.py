@@ -62,8 +62,8 @@ def test_an_archive_of_arrays_is_refused_with_what_to_do(tmp_path: Path) -> None
 def test_a_long_record_of_many_values_is_unreadable_and_a_long_text_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(read_text, "_LONG_RECORD_BYTES", 1000)
-    monkeypatch.setattr(read_text, "_MOST_VALUES", {(b"{",): 100, (b"1,",): 1000})
+    monkeypatch.setattr(read_text, "LONG_RECORD_BYTES", 1000)
+    monkeypatch.setattr(read_text, "MOST_VALUES", {(b"{",): 100, (b"1,",): 1000})
     lines = [
         json.dumps({"text": "so, it, goes, 1, 2. " * 100}),
         '{"text": "x", "a": [' + "{}," * 500 + "{}]}",

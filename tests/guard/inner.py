@@ -64,17 +64,28 @@ def note(guard: Guard, text: str) -> None:
 
 def write_of_files() -> Callable[..., Any]:
     """Return what writes the files of a checkpoint."""
-    return checkpoint_io._write
+    return checkpoint_io.write_tensors
 
 
 def replace_write(monkeypatch: pytest.MonkeyPatch, write: Callable[..., Any]) -> None:
     """Have another function write the files of a checkpoint."""
-    monkeypatch.setattr(checkpoint_io, "_write", write)
+    monkeypatch.setattr(checkpoint_io, "write_tensors", write)
 
 
 def snapshots_of_recovery(guard: Guard) -> tuple[dict[int, Any], int]:
     """Return the snapshots that the recovery holds, and how many it has taken."""
     return guard._recovery._snapshots, guard._recovery._num_snapshots
+
+
+def design_of(guard: Guard) -> Any:
+    """Return what the recovery takes for changes by design."""
+    return guard._recovery._design
+
+
+def silence_store(guard: Guard) -> None:
+    """Have the store of checkpoints write no event, as where the journal cannot be written."""
+    store: Any = inner(guard).engine.store
+    store._recorder.event = lambda *_, **__: None
 
 
 def look_closely(guard: Guard) -> None:

@@ -103,7 +103,7 @@ def _set_trap(step: int, point: str) -> None:
     """Be killed inside the save of a step's checkpoint."""
     name = f"step-{step:08d}.partial"
     place: Any = checkpoint_io  # a module whose functions are replaced
-    write_all, hashed, commit = checkpoint_io._write, manifest._sha256, place.commit
+    write_all, hashed, commit = checkpoint_io.write_tensors, manifest.sha256_of, place.commit
 
     def write(shared: Any, own: Any, partial: Path, ranks: Any) -> None:
         if partial.name == name and point == "before-tensors":
@@ -128,7 +128,7 @@ def _set_trap(step: int, point: str) -> None:
             _die()
 
     renamed = Path.rename
-    place._write = write
-    manifest._sha256 = sha256
+    place.write_tensors = write
+    manifest.sha256_of = sha256
     Path.rename = rename  # type: ignore[method-assign,assignment]
     place.commit = committed

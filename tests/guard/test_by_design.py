@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.guard.inner import design_of
 from tests.guard.tiny import events_of
 from trimtab.detectors.contract import Finding
 from trimtab.guard import Guard
@@ -139,7 +140,7 @@ def test_turns_are_known_after_a_kill_and_a_restart(tmp_path: Path) -> None:
     shutil.copytree(tmp_path / "killed", tmp_path / "again")  # as the kill leaves it
     killed.close()
     again = train(tmp_path / "again", 0, 24, "flat", "phases of 5", until=201)
-    design = again._recovery._design  # the checkpoint is that of step 200
+    design = design_of(again)  # the checkpoint is that of step 200
     assert design.changes[0][0] == 1
     assert design.why(alarm(195))
     assert not again.actions

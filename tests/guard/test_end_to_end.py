@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from tests.guard import small_lab
-from tests.guard.inner import inner
+from tests.guard.inner import inner, silence_store
 from tests.guard.small_lab import SOUND, STEPS, Outcome, bad_data, bad_lr, guarded, plain
 from tests.guard.tiny import events_of, rows_of
 from trimtab.checkpoints.manifest import list_checkpoints, verify
@@ -172,7 +172,7 @@ def test_what_was_saved_between_onset_and_detection_is_poisoned_and_kept(
 ) -> None:
     o = guarded(SOUND, text, tmp_path / "run", checkpoints_kept=50)
     guard = o.guard
-    inner(guard).engine.store._recorder.event = lambda *_, **__: None  # type: ignore[method-assign]
+    silence_store(guard)
     inner(guard).engine.store.set_aside_after(120, first_sign=240, now=300, why="a test")
     aside = {c.step: c.grade for c in list_checkpoints(tmp_path / "run" / "aside")}
     assert aside == {180: "suspect", 240: "poisoned", 300: "poisoned", 360: "poisoned"}
@@ -374,6 +374,7 @@ def test_data_that_is_bad_to_the_end_is_given_up(tmp_path: Path, text: Text) -> 
     assert_gave_up(o, tmp_path / "run", wasted=0.65)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "first",
     [

@@ -148,7 +148,9 @@ def test_turned_sign_is_put_back(tmp_path: Path) -> None:
 def test_frozen_parameters_are_tried_both_ways_and_left_where_that_is_no_worse(
     tmp_path: Path, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(both_ways, "_SPEED", 10.0)  # as where the run learns more slowly since
+    monkeypatch.setattr(
+        both_ways, "SLOWER_SPEED", 10.0
+    )  # as where the run learns more slowly since
     run = tmp_path / "run"
     model, done = train(run, what)
     trials = [e for e in events_of(run, "attempt") if str(e.data["why"]).startswith("trial")]

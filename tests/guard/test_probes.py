@@ -236,7 +236,7 @@ def test_a_probe_that_fails_is_named_and_left_out(
     def fail(*_: Any) -> Any:
         raise ValueError("planted")
 
-    monkeypatch.setattr(attention, "_of_queries", fail)
+    monkeypatch.setattr(attention, "of_queries", fail)
     guarded(tmp_path, Model(), steps=30)
     notes = [e.data["text"] for e in events_of(tmp_path / "run", "note")]
     assert notes == ["probe attention is left out from now on: ValueError: planted"]

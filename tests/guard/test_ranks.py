@@ -43,6 +43,7 @@ def agree(folder: Path, world: int, tag: str = "out") -> bool:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "world"), layouts("ddp"))
 @pytest.mark.parametrize("clip", [0.5, pytest.param(None, marks=pytest.mark.slow)])
 def test_norms_are_those_of_one_process_under_every_sharding(
@@ -154,6 +155,7 @@ def test_bad_data_on_one_rank_is_found_and_left_out_by_all(
     assert agree(tmp_path, world)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "world"), layouts("fsdp"))
 def test_a_rank_that_is_killed_resumes_bit_equal(
     tmp_path: Path, layout: Layout, world: int

@@ -510,9 +510,9 @@ def test_rough_start_is_waited_for_where_it_heals(late: float, rate: float, wait
         level=1.0,
         before=SimpleNamespace(lr_cuts=()),
     )  # fmt: skip
-    assert (opening._wait_for_start(case, 8) is not None) is waits
+    assert (opening.wait_for_start(case, 8) is not None) is waits
     case.incident.findings = (SimpleNamespace(detector="saturation"),)
-    assert opening._wait_for_start(case, 8) is None
+    assert opening.wait_for_start(case, 8) is None
 
 
 @pytest.mark.parametrize(("size", "nothing"), [(-0.004, True), (-0.5, False)])
@@ -523,9 +523,9 @@ def test_cut_that_ends_no_slow_rise_is_no_cure(size: float, nothing: bool) -> No
         incident=SimpleNamespace(kind="drift"), repeat="bit-equal", expected=Expectation(1, 0.1, 3),
         rows=(SimpleNamespace(name=cut.name, effect=effect),),
     )  # fmt: skip
-    assert trial_cycle._cures_nothing(case, cut) is nothing
+    assert trial_cycle.cures_nothing(case, cut) is nothing
     case.repeat = "different"
-    assert not trial_cycle._cures_nothing(case, cut)
+    assert not trial_cycle.cures_nothing(case, cut)
 
 
 @pytest.mark.parametrize(

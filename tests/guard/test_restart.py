@@ -417,8 +417,8 @@ def test_a_save_that_fails_at_any_place_spares_the_older_one_and_the_next_save(
     train_guarded(s, guard, until=10)
     for step, (place, name) in enumerate(
         [
-            (checkpoint_io, "_write"),
-            (manifest, "_sha256"),
+            (checkpoint_io, "write_tensors"),
+            (manifest, "sha256_of"),
             (manifest, "write_whole"),
             (manifest, "sync_folder"),
             (manifest, "move"),

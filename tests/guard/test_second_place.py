@@ -174,7 +174,7 @@ def test_a_copy_that_fails_once_is_tried_again_and_a_warning_goes_out(
         return copy(source, folder)
 
     monkeypatch.setattr(mirror, "copy_checkpoint", upload)
-    monkeypatch.setattr(mirror, "_RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr(mirror, "RETRY_S", (0.01, 0.01))
     place = run_until(tmp_path, 15)
     assert failed
     assert list_checkpoints(place / "checkpoints", hashes=True)[-1].path.name == failed[-1]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests.guard.inner import inner
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
 from trimtab.guard.state.host_memory import free_host_bytes
@@ -67,14 +68,14 @@ def train(guard: Guard, model: nn.Module) -> None:
 def snapshot_bytes(frozen: bool, tmp_path: Path) -> int:
     guard, model, _ = run_of(tmp_path, frozen=frozen, steps=4)
     train(guard, model)
-    newest = guard._parts.points.ring.items[-1]
-    return state_bytes(newest.payload, without=guard._parts.state.copier.held)
+    newest = inner(guard).parts.points.ring.items[-1]
+    return state_bytes(newest.payload, without=inner(guard).parts.state.copier.held)
 
 
 def test_without_a_budget_in_the_way_sixteen_are_kept(tmp_path: Path) -> None:
     guard, model, said = run_of(tmp_path)
     train(guard, model)
-    assert len(guard._parts.points.ring.items) == 16
+    assert len(inner(guard).parts.points.ring.items) == 16
     assert not [line for line in said if "snapshots:" in line]
 
 
@@ -85,13 +86,13 @@ def test_fewer_are_kept_where_no_more_fit(tmp_path: Path) -> None:
     for (batch,) in guard:
         guard.backward((model(batch) - batch).square().mean())
         guard.step()
-        ring = guard._parts.points.ring.items
+        ring = inner(guard).parts.points.ring.items
         held.append(
-            sum(state_bytes(s.payload, without=guard._parts.state.copier.held) for s in ring)
-            + state_bytes(guard._parts.state.copier.held)
+            sum(state_bytes(s.payload, without=inner(guard).parts.state.copier.held) for s in ring)
+            + state_bytes(inner(guard).parts.state.copier.held)
         )
     assert max(held) <= 4.7 * one
-    steps = [s.step for s in guard._parts.points.ring.items]
+    steps = [s.step for s in inner(guard).parts.points.ring.items]
     assert len(steps) in (3, 4)
     assert steps[-1] == 60
     told = [line for line in said if "snapshots:" in line]
@@ -110,9 +111,12 @@ def test_what_is_expected_before_the_first_step_is_what_a_snapshot_holds(tmp_pat
 
     for frozen in (False, True):
         guard, model, _ = run_of(tmp_path / str(frozen), frozen=frozen, steps=4)
-        expected = needed_for(guard._parts.training)
+        expected = needed_for(inner(guard).parts.training)
         train(guard, model)
-        newest, shared = guard._parts.points.ring.items[-1], guard._parts.state.copier.held
+        newest, shared = (
+            inner(guard).parts.points.ring.items[-1],
+            inner(guard).parts.state.copier.held,
+        )
         assert state_bytes(newest.payload, without=shared) == pytest.approx(expected.own, rel=0.1)
         assert state_bytes(shared) == expected.shared
         plan = guard_cost(
@@ -132,7 +136,7 @@ def test_frozen_weights_are_held_once_and_put_right(tmp_path: Path) -> None:
         (batch,) = next(steps)
         guard.backward((model(batch) - batch).square().mean())
         guard.step()
-    ring = guard._parts.points.ring.items
+    ring = inner(guard).parts.points.ring.items
     copies = {s.training["model"]["base.weight"].data_ptr() for s in ring}
     assert len(copies) == 1
     assert len({s.training["model"]["low.weight"].data_ptr() for s in ring}) == len(ring)
@@ -158,7 +162,7 @@ def test_snapshots_on_a_disk_are_put_back_bit_for_bit(tmp_path: Path) -> None:
         guard.backward((model(batch) - batch).square().mean())
         guard.step()
         states[step] = {k: v.clone() for k, v in model.state_dict().items()}
-    points = guard._parts.points
+    points = inner(guard).parts.points
     assert len(points.ring.items) == 16
     assert sum(s.in_memory for s in points.ring.items) <= 2
     assert not [line for line in said if "spill" in line]
@@ -180,7 +184,7 @@ def test_a_snapshot_that_a_disk_has_damaged_is_refused(tmp_path: Path) -> None:
 
     guard, model, _ = run_of(tmp_path, spill_to=str(tmp_path / "disk"), steps=10)
     train(guard, model)
-    points = guard._parts.points
+    points = inner(guard).parts.points
     for path in (tmp_path / "disk").rglob("*.bin"):
         raw = bytearray(path.read_bytes())
         raw[100] ^= 1

@@ -142,6 +142,7 @@ def test_blooms_spike_is_trained_through_and_only_logged(tmp_path: Path, seed: i
     assert "train through" in said
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S140")
 def test_a_wait_has_a_deadline_and_then_it_is_acted_on(tmp_path: Path) -> None:
     """The same spike, which stays half-way down instead of healing."""

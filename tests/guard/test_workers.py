@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
+from tests.guard.inner import inner
 from trimtab.errors import ActError
 from trimtab.guard import Guard
 from trimtab.plan.policy import Policy
@@ -78,7 +79,7 @@ def guarded(folder: Path, loader: DataLoader[Tensor], steps: int, **settings: An
 def train(guard: Guard, until: int | None = None) -> list[Tensor]:
     seen = []
     for batch in guard:
-        guard.backward(guard._training.model(batch).square().mean() * 1e-3)
+        guard.backward(inner(guard).training.model(batch).square().mean() * 1e-3)
         guard.step()
         seen.append(batch)
         if until is not None and guard.step_number >= until:
@@ -121,6 +122,7 @@ def test_going_back_and_resuming_give_the_same_batches(tmp_path: Path, persisten
     assert same(train(again), whole[15:])
 
 
+@pytest.mark.slow
 def test_left_out_samples_are_not_handed_out_and_the_rest_is_as_it_was(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"dataset": Noisy(noise=False), "shuffle": False}
     whole = plain(loader_of(**settings), 11)
@@ -132,6 +134,7 @@ def test_left_out_samples_are_not_handed_out_and_the_rest_is_as_it_was(tmp_path:
 
 
 # torch tells of it once more from the end of the iteration, where nobody can catch it
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_worker_that_dies_is_one_clear_error(tmp_path: Path) -> None:
     loader = loader_of(dataset=Noisy(dies_at=20), shuffle=False)
@@ -156,6 +159,7 @@ def test_an_error_of_the_dataset_is_its_own(tmp_path: Path) -> None:
         train(guard)
 
 
+@pytest.mark.slow
 def test_no_process_is_left_after_the_run(tmp_path: Path) -> None:
     import multiprocessing
 

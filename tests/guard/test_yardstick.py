@@ -20,7 +20,7 @@ from benchmarks.families.models import FAMILIES
 from tests.guard.tiny import differences, events_of, guard_of, make, rows_of, state_of, train_plain
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
-from trimtab.guard.yardstick.yardstick import _checked
+from trimtab.guard.yardstick.yardstick import checked_metrics
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -343,13 +343,13 @@ def test_a_function_is_judged_by_the_good_direction_it_names(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("given", [0.25, torch.tensor(0.25), {"f1": [0.75, "up"]}])
 def test_a_number_that_a_function_returns_is_a_loss(given: object) -> None:
-    assert _checked(given) in ({"loss": (0.25, "down")}, {"f1": (0.75, "up")})
+    assert checked_metrics(given) in ({"loss": (0.25, "down")}, {"f1": (0.75, "up")})
 
 
 @pytest.mark.parametrize("given", ["0.25", None, {}, {"f1": 0.75}, [0.1, 0.2]])
 def test_what_is_no_measure_is_refused_with_the_form_it_must_have(given: object) -> None:
     with pytest.raises(ValueError, match="must return a loss"):
-        _checked(given)
+        checked_metrics(given)
 
 
 def test_a_function_that_raises_ends_no_training(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset
 
+from tests.guard.inner import inner
 from tests.guard.tiny import VOCAB, differences, events_of, guard_of, make, state_of
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
@@ -229,7 +230,7 @@ def run_once(run: Path, *, stream: bool, killed_at: int | None) -> None:
         guard.backward(s.loss(batch))
         guard.step()
         if guard.step_number == killed_at:
-            guard._recorder.write_events()
+            inner(guard).recorder.write_events()
             guard.close()
             return
 

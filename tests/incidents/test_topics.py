@@ -69,6 +69,7 @@ def test_recovery_from_a_huge_spike_is_told_with_its_phases_and_its_duration(see
     assert (never.kind, never.end) == ("unrecovered-spike", None)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S66")
 def test_spikes_are_told_within_ten_steps() -> None:
     delays: list[float] = []

@@ -20,4 +20,4 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture
 def unwarned(monkeypatch: pytest.MonkeyPatch) -> None:
     """No version was warned of yet in this process."""
-    monkeypatch.setattr(packages, "_WARNED", set())
+    monkeypatch.setattr(packages, "WARNED", set())

@@ -69,6 +69,7 @@ def test_tensorboard(tmp_path: Path) -> None:
     assert b"non-finite" in raw
 
 
+@pytest.mark.slow
 def test_wandb_takes_steps_that_fall_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wandb = pytest.importorskip("wandb")
     monkeypatch.setenv("WANDB_MODE", "offline")

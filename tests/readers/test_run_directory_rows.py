@@ -44,7 +44,7 @@ def test_the_fast_way_and_the_slow_one_agree(
     (folder / "signals" / "1.0.jsonl").write_text(text)
     fast = read_run(folder)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rundir, "_MAX_PLAIN_BYTES", -1)
+        patch.setattr(rundir, "MAX_PLAIN_BYTES", -1)
         slow = read_run(folder)
     assert fast.step.tolist() == slow.step.tolist()
     assert [a.number for a in fast.attempts] == [a.number for a in slow.attempts]
@@ -61,5 +61,5 @@ def test_a_plain_file_takes_the_fast_way(tmp_path: Path, monkeypatch: pytest.Mon
     (tmp_path / "signals").mkdir()
     rows = [json.dumps({"step": s, "loss": "NaN" if s == 3 else 2.0}) for s in range(1, 6)]
     (tmp_path / "signals" / "1.0.jsonl").write_text("\n".join(rows) + "\n")
-    monkeypatch.setattr(rundir, "_read_samples", None)
+    monkeypatch.setattr(rundir, "read_samples", None)
     assert np.isnan(read_run(tmp_path).columns["loss"].values[2])

@@ -90,6 +90,7 @@ def test_a_number_of_too_many_characters_is_a_bad_value(tmp_path: Path) -> None:
     assert len(str(caught.value)) < 400
 
 
+@pytest.mark.slow
 def test_names_without_end_are_left_out_and_noted(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     lines = [

@@ -84,6 +84,7 @@ def test_read_appended_sees_a_log_that_was_written_anew(tmp_path: Path) -> None:
     assert read_appended(mark) is None
 
 
+@pytest.mark.slow
 def test_library_reads_a_growing_log_whole_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,6 +37,7 @@ def test_library_leaves_out_a_link_that_leads_out_of_its_folder(tmp_path: Path) 
     assert asyncio.run(names()) == {"own.jsonl", "inside.jsonl"}
 
 
+@pytest.mark.slow
 def test_library_forgets_a_run_whose_file_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,7 +76,7 @@ def test_a_folder_that_holds_too_much_is_not_followed(
     log = LogProgress(tmp_path)
     assert log.look(1.0) is None
     assert log.trouble.startswith(f"{tmp_path}: more than 3 files in it; give the log")
-    monkeypatch.setattr(progress_of, "_LISTED_S", -1.0)
+    monkeypatch.setattr(progress_of, "LISTED_S", -1.0)
     monkeypatch.setattr(progress_of, "MOST_FILES", 9)
     assert log.look(1e9) is None
     assert "takes more than" in log.trouble

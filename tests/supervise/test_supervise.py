@@ -105,6 +105,7 @@ def test_a_crash_that_a_restart_heals_goes_on_from_the_newest_checkpoint(
     assert restart["checkpoint"] == str(run.job / "checkpoint-30.pt")
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S63")
 @pytest.mark.parametrize("fault", [pytest.param("stop@35", marks=pytest.mark.slow), "wait@35"])
 def test_a_hang_is_found_by_the_steps_and_the_stack_is_written_down(run: Run, fault: str) -> None:
@@ -149,6 +150,7 @@ def test_what_would_fail_again_is_not_restarted_and_the_line_is_said(
     assert f"line: {end['line']}".encode() in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S131")
 def test_restarts_without_a_new_step_come_to_an_end(run: Run) -> None:
     done = run("+--fault", "+always-killed@35")
@@ -160,6 +162,7 @@ def test_restarts_without_a_new_step_come_to_an_end(run: Run) -> None:
     assert "the supervisor gave up" in trimtab("inspect", str(run.folder))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S225")
 def test_a_checkpoint_that_cannot_be_loaded_is_passed_over_for_the_one_before(run: Run) -> None:
     done = run("+--fault", "+damaged@40")

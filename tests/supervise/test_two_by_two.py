@@ -120,14 +120,14 @@ def test_supervisor_goes_on_without_a_reading_that_raises(
     monkeypatch.setattr(supervisor, "evaluated", fails)
     settings = SuperviseSettings(evaluate="e {checkpoint} {data}", judge_every_s=0.0)
     job = supervisor.Job(argv=("true",), folder=tmp_path / "run")
-    own = supervisor._Supervisor(job, settings, Policy(), None)
+    own = supervisor.Supervisor(job, settings, Policy(), None)
     answer = NumericAnswer(
         before=9.0, axis="step", kind="", headline="", onset=9.0, row=9, through=9.0, why=""
     )
     restore = Restore(step=5, path="c", layout="files")
-    assert own._read_forward(answer, restore, None) is None
-    assert own._read_forward(answer, restore, None) is None
-    own._notes.close()
+    assert own.read_forward(answer, restore, None) is None
+    assert own.read_forward(answer, restore, None) is None
+    own.notes.close()
     assert capsys.readouterr().err.count("evaluate failed (AttributeError: no numerator)") == 1
 
 

@@ -310,6 +310,7 @@ def test_a_record_that_leads_out_moves_nothing(cluster: Path, tmp_path: Path) ->
     assert (tmp_path / "precious").exists()
 
 
+@pytest.mark.slow
 def test_a_running_job_is_left_alone(cluster: Path, call: Call) -> None:
     lock = RunLock(cluster)
     told = refusal(call(cluster, "--to", 3000, "--apply"))

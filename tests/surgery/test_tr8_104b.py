@@ -27,6 +27,7 @@ def events(run: Path) -> list[Path]:
     return sorted((run / "tensorboard").glob("events*"))
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S103", "S104", "S105", "S106", "S107", "S108")
 def test_four_tries(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "tr8-104B"

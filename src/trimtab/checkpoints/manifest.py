@@ -117,7 +117,7 @@ class _NewerError(Exception):
     """A newer version of trimtab wrote it."""
 
 
-def _sha256(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -179,7 +179,7 @@ def _write_manifest(folder: Path, *, step: int, attempt: str, grade: Grade, why:
     for name in _entries(folder):
         path = folder / name
         sync_file(path)
-        files[name] = {"size_bytes": path.stat().st_size, "sha256": _sha256(path)}
+        files[name] = {"size_bytes": path.stat().st_size, "sha256": sha256_of(path)}
     for inside, _, _ in os.walk(folder):
         sync_folder(Path(inside))
     _write_json(
@@ -373,7 +373,7 @@ def _verify_file(folder: Path, name: str, known: Any, *, hashes: bool) -> str:
         return f"{name[:80]} is no file"
     if status.st_size != known["size_bytes"]:
         return f"{name} has {status.st_size} bytes, expected {known['size_bytes']}"
-    if hashes and _sha256(file) != known.get("sha256"):
+    if hashes and sha256_of(file) != known.get("sha256"):
         return f"{name} does not match its hash"
     return ""
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["Mirror", "bring_back", "copy_checkpoint", "copy_of", "newest_trusted"]
 
 _CHUNK_BYTES = 1 << 20
-_RETRY_S = (0.5, 5.0)
+RETRY_S = (0.5, 5.0)
 """Waits before the second and the third try: a share that hiccups is back by then. Ours."""
 _WAIT_S = 120.0
 """Longest wait for the second place at the end of a run. Ours: a checkpoint of some gigabytes."""
@@ -134,7 +134,7 @@ class Mirror:
                     self._changed.notify_all()
                     return
                 self._doing, work = self._queue.popleft()
-            for wait_s in (*_RETRY_S, None):
+            for wait_s in (*RETRY_S, None):
                 try:
                     work()
                 except Exception as error:  # noqa: BLE001 - whatever fails there, the run continues

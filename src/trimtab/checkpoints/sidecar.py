@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
-from trimtab.checkpoints.manifest import Grade, _read_json, _sha256, _verify_file, _write_json
+from trimtab.checkpoints.manifest import Grade, _read_json, _verify_file, _write_json, sha256_of
 from trimtab.errors import ActError, ReadError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def stamp(path: Path, *, step: int, attempt: str, grade: Grade, why: str) -> Non
         files = {
             p.relative_to(path.parent).as_posix(): {
                 "size_bytes": p.stat().st_size,
-                "sha256": _sha256(p),
+                "sha256": sha256_of(p),
             }
             for p in inside
         }

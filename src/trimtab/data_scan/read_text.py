@@ -30,8 +30,8 @@ ORIGINS = (
 )
 """Names under which mixtures of several corpora say which of them a document is from."""
 _LOOKED_FOR_ORIGIN = 64
-_LONG_RECORD_BYTES = 1 << 23
-_MOST_VALUES = {
+LONG_RECORD_BYTES = 1 << 23
+MOST_VALUES = {
     (b"{", b"[", b'",', b'":'): 4_000_000,
     (b" ,", *(f"{digit},".encode() for digit in range(10))): 16_000_000,
 }
@@ -195,15 +195,15 @@ def load_json(raw: bytes) -> object:
         ValueError: It is no JSON, or holds more values than a record of text does.
         RecursionError: It nests too deep.
     """
-    if len(raw) > _LONG_RECORD_BYTES:
-        for marks, most in _MOST_VALUES.items():
+    if len(raw) > LONG_RECORD_BYTES:
+        for marks, most in MOST_VALUES.items():
             if sum(map(raw.count, marks)) > most:
                 raise ValueError("more values than a record of text has")
     try:
         # orjson is several times faster, and refuses what Python's own reader takes.
         return orjson.loads(raw)
     except orjson.JSONDecodeError:
-        if len(raw) > _LONG_RECORD_BYTES:  # Python's own reader would take eight times the memory
+        if len(raw) > LONG_RECORD_BYTES:  # Python's own reader would take eight times the memory
             raise
         return json.loads(raw)
 

@@ -24,9 +24,9 @@ __all__ = ["TableBlock", "TableLimits", "limits_of", "read_blocks"]
 _START_S = 120.0
 """A cold start from a slow disk takes a while; it says nothing of a file."""
 _END_S = 2.0
-_LEAST_WAIT_S = 8.0
+LEAST_WAIT_S = 8.0
 _BYTES_PER_S = 4e6
-_LEAST_MEMORY_BYTES = 768 << 20
+LEAST_MEMORY_BYTES = 768 << 20
 """Of which libraries take some 300 MB."""
 _MEMORY_PER_BYTE = 32
 """Text packs to a tenth; a record batch or a row group is unpacked whole."""
@@ -43,10 +43,10 @@ class TableLimits:
 
     def __init__(self, size_bytes: int) -> None:
         """Set the limits for a file of this size."""
-        self.wait_s = _LEAST_WAIT_S + size_bytes / _BYTES_PER_S
+        self.wait_s = LEAST_WAIT_S + size_bytes / _BYTES_PER_S
         """Seconds that the scan waits for the reading, in all."""
         self.memory_bytes = min(
-            _LEAST_MEMORY_BYTES + _MEMORY_PER_BYTE * size_bytes, _MOST_MEMORY_BYTES
+            LEAST_MEMORY_BYTES + _MEMORY_PER_BYTE * size_bytes, _MOST_MEMORY_BYTES
         )
         """Memory that the reading process may allocate."""
 
@@ -64,14 +64,14 @@ class _LateError(Exception):
     """The reading process took too long."""
 
 
-class _Reader:
+class TableReader:
     """One process; reads one file after the other."""
 
     def __init__(self) -> None:
         self.owner = os.getpid()
         package = str(Path(__file__).parents[2])
         paths = [package, *filter(None, [os.environ.get("PYTHONPATH")])]
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             # -P: no module is taken from the working directory, which may hold the data.
             [sys.executable, "-P", "-m", "trimtab.data_scan.table_worker"],
             stdin=subprocess.PIPE,
@@ -80,14 +80,14 @@ class _Reader:
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
             start_new_session=True,  # Ctrl-C is for the scan, which ends this with it
         )
-        stdin, stdout = self._process.stdin, self._process.stdout
+        stdin, stdout = self.process.stdin, self.process.stdout
         assert stdin is not None
         assert stdout is not None
         self._in: IO[bytes] = stdin
-        self._out = stdout.fileno()
+        self.out = stdout.fileno()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(self._out, selectors.EVENT_READ)
-        self._ready = bytearray()
+        self._selector.register(self.out, selectors.EVENT_READ)
+        self.ready = bytearray()
         self._left_s = _START_S
         self.head()
 
@@ -101,22 +101,22 @@ class _Reader:
 
     def head(self) -> dict[str, Any]:
         """Return the head of the next frame."""
-        at = self._ready.find(b"\n")
+        at = self.ready.find(b"\n")
         while at < 0:
-            if len(self._ready) > _MAX_HEAD_BYTES:
+            if len(self.ready) > _MAX_HEAD_BYTES:
                 raise _DiedError
-            before = len(self._ready)
-            self._ready += self._some(_PIECE_BYTES)
-            at = self._ready.find(b"\n", before)
-        line = bytes(self._ready[:at])
-        del self._ready[: at + 1]
+            before = len(self.ready)
+            self.ready += self._some(_PIECE_BYTES)
+            at = self.ready.find(b"\n", before)
+        line = bytes(self.ready[:at])
+        del self.ready[: at + 1]
         head = json.loads(line)
         return head if isinstance(head, dict) else {}
 
     def body(self, size: int) -> bytes:
         """Return the next bytes of a frame."""
-        parts = [bytes(self._ready[:size])]
-        del self._ready[:size]
+        parts = [bytes(self.ready[:size])]
+        del self.ready[:size]
         size -= len(parts[0])
         while size:
             parts.append(self._some(min(size, _PIECE_BYTES)))
@@ -128,7 +128,7 @@ class _Reader:
         began = time.monotonic()
         if not self._selector.select(max(self._left_s, 0.0)):
             raise _LateError
-        part = os.read(self._out, size)
+        part = os.read(self.out, size)
         self._left_s -= time.monotonic() - began
         if not part:
             raise _DiedError
@@ -139,39 +139,39 @@ class _Reader:
         with contextlib.suppress(OSError):
             self._in.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(_END_S)
+            self.process.wait(_END_S)
         return self.kill()
 
     def kill(self) -> int:
         """End the process, whatever it is at; return its status, a signal negative."""
-        self._process.kill()  # nothing happens where it has ended by itself
-        self._process.wait()
+        self.process.kill()  # nothing happens where it has ended by itself
+        self.process.wait()
         with contextlib.suppress(OSError):
             self._in.close()
         self._selector.close()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
-        return self._process.returncode
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        return self.process.returncode
 
 
-_idle: list[_Reader] = []
+IDLE_READERS: list[TableReader] = []
 _lock = threading.Lock()
 
 
-def _taken() -> _Reader:
+def _taken() -> TableReader:
     """Return a process that waits for a file, or a new one."""
     with _lock:
         # After a fork the pipes of the parent's process are not ours to talk through.
-        for reader in [r for r in _idle if r.owner == os.getpid()]:
-            _idle.remove(reader)
+        for reader in [r for r in IDLE_READERS if r.owner == os.getpid()]:
+            IDLE_READERS.remove(reader)
             return reader
-    return _Reader()
+    return TableReader()
 
 
 @atexit.register
 def _end_all() -> None:
-    for reader in [r for r in _idle if r.owner == os.getpid()]:
-        _idle.remove(reader)
+    for reader in [r for r in IDLE_READERS if r.owner == os.getpid()]:
+        IDLE_READERS.remove(reader)
         reader.end()
 
 
@@ -215,12 +215,12 @@ def read_blocks(path: Path, field: str | None, by: str | None, cursor: int) -> I
     finally:
         if whole:
             with _lock:
-                _idle.append(reader)
+                IDLE_READERS.append(reader)
         else:
             reader.kill()
 
 
-def _block(reader: _Reader, head: dict[str, Any]) -> TableBlock:
+def _block(reader: TableReader, head: dict[str, Any]) -> TableBlock:
     """Return a block, its figures compared with each other."""
     count, size = int(head["count"]), int(head["bytes"])
     starts = np.frombuffer(reader.body(8 * (count + 1)), np.int64)

@@ -135,7 +135,7 @@ PACKAGES = (
 )
 """What `trimtab doctor --packages` lists."""
 
-_WARNED: set[str] = set()
+WARNED: set[str] = set()
 
 
 @dataclass(frozen=True)
@@ -171,9 +171,9 @@ def state_of(package: Package) -> State:
 
 def warn_of_version(name: str) -> None:
     """Warn, once a process, if the installed version is outside the tested range."""
-    if name in _WARNED:
+    if name in WARNED:
         return
-    _WARNED.add(name)
+    WARNED.add(name)
     package = next(p for p in PACKAGES if p.name == name)
     state = state_of(package)
     if state.word not in ("tested", "not installed"):

@@ -29,7 +29,7 @@ __all__ = ["facts_among", "is_run_directory", "read_facts", "read_run_directory"
 _CLIP_NAMES = frozenset({"clip", "clip_grad", "grad_clip", "max_grad_norm", "gradient_clipping"})
 _PLAIN = frozenset({int, float, type(None)})
 _WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-_MAX_PLAIN_BYTES = 32_000_000
+MAX_PLAIN_BYTES = 32_000_000
 """A larger file is read line by line: its rows as objects need four times its size."""
 _NUMBER = re.compile(r"[0-9]{1,9}\.[0-9]{1,9}")
 """The number of an attempt; it names a file, so it may hold nothing else."""
@@ -113,7 +113,7 @@ def _read(path: Path) -> RunRecord:
             trial=branch.trial,
         )
         if not _add_plain(file, builder):
-            num_torn += _read_samples(file, builder)
+            num_torn += read_samples(file, builder)
         if builder.num_rows == num_before:
             without_rows[branch.number] = above
     if builder.num_rows == 0:
@@ -200,7 +200,7 @@ def _add_plain(file: Path, builder: RecordBuilder) -> bool:
     Returns:
         False where a line is anything else, or the file is large; nothing was added then.
     """
-    if file.stat().st_size > _MAX_PLAIN_BYTES:
+    if file.stat().st_size > MAX_PLAIN_BYTES:
         return False
     lines = file.read_bytes().split(b"\n")
     try:
@@ -239,7 +239,7 @@ def _add_plain(file: Path, builder: RecordBuilder) -> bool:
     return True
 
 
-def _read_samples(file: Path, builder: RecordBuilder) -> int:
+def read_samples(file: Path, builder: RecordBuilder) -> int:
     """Add the rows of one attempt; return how many lines were torn.
 
     A torn line is one that does not parse: the process died while writing it, and a

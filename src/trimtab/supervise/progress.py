@@ -35,7 +35,7 @@ MOST_FILES = 10_000
 """Files that a followed folder may hold. All are looked at again and again."""
 MOST_TRIED = 64
 """Of them, those written last that are tried as logs."""
-_LISTED_S = 5.0
+LISTED_S = 5.0
 """The longest that listing them may take, as on a slow network disk."""
 
 _SECTIONS = (
@@ -357,7 +357,7 @@ def _signature(path: Path) -> object:
         ReadError: It is neither a file nor a folder, or holds too much.
     """
     found: list[tuple[str, int, int]] = []
-    until = time.monotonic() + _LISTED_S
+    until = time.monotonic() + LISTED_S
     try:
         if not (path.is_file() or path.is_dir() or not path.exists()):
             raise ReadError(f"{path}: a pipe or a device, which is not read; give a file")
@@ -367,7 +367,7 @@ def _signature(path: Path) -> object:
             if len(found) > MOST_FILES:
                 raise ReadError(too_many_files(path, MOST_FILES))
             if time.monotonic() > until:
-                took = f"to list its files takes more than {_LISTED_S:g} s"
+                took = f"to list its files takes more than {LISTED_S:g} s"
                 raise ReadError(f"{path}: {took}; give the log, or a folder of this run alone")
     except OSError:
         return None

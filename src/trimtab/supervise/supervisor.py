@@ -143,10 +143,10 @@ def supervise(
         ChronicleError: Another supervisor holds the folder.
         ConfigError: The framework is not known.
     """
-    return _Supervisor(job, settings, policy or Policy(), alarm).run()
+    return Supervisor(job, settings, policy or Policy(), alarm).run()
 
 
-class _Supervisor:
+class Supervisor:
     """Carries out commands, and hands what happens to `update`."""
 
     def __init__(
@@ -159,20 +159,20 @@ class _Supervisor:
         self._logs = tuple(LogProgress(path) for path in job.logs)
         self._launch: dict[str, str] = {}
         """What the command was last started with: machine, packages, code."""
-        self._notes = SupervisorNotes(job.folder, alarm)
-        self._book = AttemptBook(self._notes, self._framework)
+        self.notes = SupervisorNotes(job.folder, alarm)
+        self._book = AttemptBook(self.notes, self._framework)
         self._state = JobState(
             attempt=self._book.num_before,
             num_before=self._book.num_before,
-            pace=StepPace(ending_s=self._notes.longest_ending_s()),
+            pace=StepPace(ending_s=self.notes.longest_ending_s()),
             excluded=settings.exclude_hosts,
             authority=policy.permissions,
             folder=shlex.quote(str(job.folder)),
         )
-        copy = self._notes.output_copy
+        copy = self.notes.output_copy
         self._output = Output(copy, size_bytes=settings.output_size_bytes)
         self._command = RunningCommand(
-            job.argv, self._notes, self._output, self._on_end, grace_s=settings.stop_grace_s
+            job.argv, self.notes, self._output, self._on_end, grace_s=settings.stop_grace_s
         )
         way = Way(argv=job.argv, framework=self._framework, folder=job.checkpoints)
         self._checkpoints = CheckpointChoice(way, job.folder)
@@ -181,8 +181,8 @@ class _Supervisor:
             job.argv,
             self._framework,
             self._checkpoints,
-            self._notes,
-            self._read_forward if settings.evaluate else None,
+            self.notes,
+            self.read_forward if settings.evaluate else None,
         )
         self._memory, self._leaks = HostMemory(), False
         self._told: set[str] = set()
@@ -198,7 +198,7 @@ class _Supervisor:
         self._judge = self._make_judge(copy)
 
     def _say_once(self, text: str) -> None:
-        self._notes.say_once(text, text)
+        self.notes.say_once(text, text)
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -208,7 +208,7 @@ class _Supervisor:
             return None
         return NumberJudge(path, self._settings.judge_every_s, self._judged.put)
 
-    def _read_forward(
+    def read_forward(
         self, answer: NumericAnswer, before: Restore, after: Restore | None
     ) -> TwoByTwo | None:
         """Evaluate the suspect window and fixed batches under a state from before, and from after.
@@ -249,8 +249,8 @@ class _Supervisor:
         """Say and write down what was not told before."""
         if text not in self._told:
             self._told.add(text)
-            self._notes.say(text)
-            self._notes.write(self._state, "note", author="supervisor", text=text)
+            self.notes.say(text)
+            self.notes.write(self._state, "note", author="supervisor", text=text)
 
     def _hear_judge(self) -> None:
         """Tell alarms that are new, and answer what lasts, as far as the policy allows."""
@@ -279,8 +279,8 @@ class _Supervisor:
             while True:
                 judged = self._judged.get_nowait()
                 for told in judged.fresh:
-                    self._notes.say(f"{told.severity} · {told.headline}")
-                    self._notes.alarm(self._state, told.kind, told.severity, told.headline)
+                    self.notes.say(f"{told.severity} · {told.headline}")
+                    self.notes.alarm(self._state, told.kind, told.severity, told.headline)
         return judged
 
     def _hear_answers(self) -> None:
@@ -298,12 +298,12 @@ class _Supervisor:
         What lies there already was said to nothing that waits now.
         """
         asks = "ask" in self._policy.permissions.allowed.values()
-        if not asks or self._notes.lock is None:
+        if not asks or self.notes.lock is None:
             return None
         try:
             mailbox = Mailbox(mailbox_of(self._job.folder))
         except OSError as error:
-            self._notes.say(f"{self._job.folder}: no answer can be heard ({error.strerror})")
+            self.notes.say(f"{self._job.folder}: no answer can be heard ({error.strerror})")
             return None
         while mailbox.read():
             pass
@@ -331,7 +331,7 @@ class _Supervisor:
             self._command.close()
             if self._mailbox is not None:
                 self._mailbox.close()
-            self._notes.close()
+            self.notes.close()
 
     def _on_signal(self, signum: int, _frame: FrameType | None) -> None:
         self._queue.put(Asked(at=time.monotonic(), signum=signum, ends=signum in ENDING))
@@ -350,8 +350,8 @@ class _Supervisor:
             self._look_at_memory()
             if self._checkpoints.kept is not None:
                 self._checkpoints.kept.look(self._state.step)
-                self._notes.say_once("kept", self._checkpoints.kept.trouble)
-        self._notes.say_once("copy", self._output.trouble)
+                self.notes.say_once("kept", self._checkpoints.kept.trouble)
+        self.notes.say_once("copy", self._output.trouble)
         section, busy = self._section(now)
         self._take(Tick(at=now, heard=self._output.heard, section=section, busy=busy))
 
@@ -367,7 +367,7 @@ class _Supervisor:
         seen: list[Seen | None] = [self._command.look()]
         for log in self._logs:
             seen.append(log.look(now))
-            self._notes.say_once(
+            self.notes.say_once(
                 str(log.path), log.trouble and f"{log.trouble}; the command goes on"
             )
         for place in seen:
@@ -391,9 +391,9 @@ class _Supervisor:
         text = self._memory.look(self._state.step, self._command.members)
         if text and not self._leaks:
             self._leaks = True
-            self._notes.say(text)
-            self._notes.write(self._state, "note", author="supervisor", text=text)
-            self._notes.alarm(self._state, "host-memory", "warning", text)
+            self.notes.say(text)
+            self.notes.write(self._state, "note", author="supervisor", text=text)
+            self.notes.alarm(self._state, "host-memory", "warning", text)
 
     def _section(self, now: float) -> tuple[str, bool]:
         """Return the slow section that a silent command is in, as far as it shows, and its work."""
@@ -444,9 +444,9 @@ class _Supervisor:
             case WriteDown():
                 self._write_down(command)
             case Alert():
-                self._notes.say(command.text)
+                self.notes.say(command.text)
                 severity = "critical" if command.critical else "warning"
-                self._notes.alarm(self._state, command.kind, severity, command.text)
+                self.notes.alarm(self._state, command.kind, severity, command.text)
             case MoveAside():
                 self._say_once(self._checkpoints.set_aside(self._state.same))
             case PutBack():
@@ -551,7 +551,7 @@ class _Supervisor:
             return
         self._launch = told
         rate = rate_of(self._job.argv, self._framework)
-        self._notes.write(
+        self.notes.write(
             self._state,
             "start",
             argv=list(self._job.argv),
@@ -563,7 +563,7 @@ class _Supervisor:
         )
 
     def _choose(self) -> None:
-        self._notes.say_once("checkpoints", self._checkpoints.choose(self._state))
+        self.notes.say_once("checkpoints", self._checkpoints.choose(self._state))
         restore = self._checkpoints.restore
         instead = "the command as given" if restore is None else restore.path
         for path in self._checkpoints.passed_over:
@@ -608,10 +608,10 @@ class _Supervisor:
         missing = isinstance(error, FileNotFoundError)
         what = "there is no such command" if missing else f"cannot be run ({error.strerror})"
         text = f"{name}: {what}; correct the command after --"
-        self._notes.write(
+        self.notes.write(
             self._state, "gave-up", **{"class": "user_error", "who": "config", "why": text}
         )
-        self._notes.say(text)
+        self.notes.say(text)
         self._finish(NOT_FOUND_STATUS if missing else NOT_RUNNABLE_STATUS)
 
     def _take_over(self) -> bool:
@@ -630,20 +630,20 @@ class _Supervisor:
             left = members(child.token)
             if left and holder.host == platform.node():
                 terminate(child.token, 0, grace_s=self._settings.stop_grace_s)
-                self._notes.write(
+                self.notes.write(
                     self._state,
                     "note",
                     author="supervisor",
                     text=f"ended {len(left)} left processes",
                 )
             if holder.host != platform.node():
-                self._notes.say(
+                self.notes.say(
                     f"a supervisor on {holder.host} did not come to its end; its command was"
                     f" process {child.pid} there: make sure that it does not run any more"
                 )
             self._state = replace(self._state, attempt=holder.attempt)
             return False
-        then = as_written(holder.argv or self._notes.last_argv())
+        then = as_written(holder.argv or self.notes.last_argv())
         if self._job.on_orphan == "adopt" and then not in ([], as_written(self._job.argv)):
             assert isinstance(then, list)
             raise ChronicleError(
@@ -660,15 +660,15 @@ class _Supervisor:
         where = f"process {child.pid}, attempt {holder.attempt}"
         if self._job.on_orphan != "adopt" or not self._command.take_over(child):
             self._state = replace(self._state, attempt=holder.attempt)
-            self._notes.say(
+            self.notes.say(
                 f"a supervisor was killed here; its command ({where}) is ended and restarted"
             )
             terminate(child.token, child.pid, grace_s=self._settings.stop_grace_s)
             return False
-        self._notes.say(
+        self.notes.say(
             f"a supervisor was killed here; its command ({where}) goes on under this one"
         )
-        self._notes.write(self._state, "note", author="supervisor", text=f"took over {where}")
+        self.notes.write(self._state, "note", author="supervisor", text=f"took over {where}")
         self._take(Begun(at=time.monotonic(), loaded=holder.loaded))
         self._state = replace(self._state, pace=self._pace_before(self._state.pace))
         return True
@@ -678,7 +678,7 @@ class _Supervisor:
 
         Without it a command that hangs already is waited for as one that compiles.
         """
-        copy, began = self._notes.output_copy, self._notes.last_began()
+        copy, began = self.notes.output_copy, self.notes.last_began()
         if copy is None or began is None:
             return pace
         try:
@@ -695,7 +695,7 @@ class _Supervisor:
     def _wound_up(self, event: Ended) -> Ended:
         """Return the end with its reason, when the rest of the output is read."""
         self._command.drain()
-        self._notes.say_once("copy", self._output.trouble)
+        self.notes.say_once("copy", self._output.trouble)
         self._look(time.monotonic())
         self._tell_missing()
         lines = self._output.lines()
@@ -759,7 +759,7 @@ class _Supervisor:
             found = told.incident
             own = found.attempt == record.attempts[int(record.attempt[-1])].number
             if own and found.end_row is None and told.is_open_alarm:
-                self._notes.write_at(
+                self.notes.write_at(
                     int(found.onset),
                     self._state,
                     "incident",
@@ -786,12 +786,10 @@ class _Supervisor:
         names = ", ".join(f"{pid} ({name_of(pid)})" for pid in left[:_MOST_NAMED])
         more = f" and {len(left) - _MOST_NAMED} more" if left[_MOST_NAMED:] else ""
         text = f"{len(left)} processes of the command, which is done, still run: {names}{more}"
-        self._notes.write(
+        self.notes.write(
             self._state, "note", author="supervisor", text=text, pids=list(left[:_MOST_NAMED])
         )
-        self._notes.say(
-            f"{text}; they are left alone, end them with kill where they are not wanted"
-        )
+        self.notes.say(f"{text}; they are left alone, end them with kill where they are not wanted")
 
     def _tell_stacks(self) -> None:
         """Write down where every rank stands, and name the odd one."""
@@ -810,9 +808,9 @@ class _Supervisor:
         ]
         names = ", ".join(f"{s.name} ({s.place})" for s in odd[:4])
         text = f"stacks: {names or 'no odd one'}"
-        self._notes.write(self._state, "note", author="supervisor", text=text, stacks=told)
+        self.notes.write(self._state, "note", author="supervisor", text=text, stacks=told)
         if names:
-            self._notes.say(f"hang: odd one of {len(found)}: {names}")
+            self.notes.say(f"hang: odd one of {len(found)}: {names}")
         if odd and self._state.stopping_for is not None:
             why = f"{self._state.stopping_for.why}; stands elsewhere: {names}"
             ending = replace(self._state.stopping_for, why=why, rank=odd[0].rank)
@@ -830,17 +828,17 @@ class _Supervisor:
             self._book.why = f"{words(data['class'])}: {data['why']}"
             # Of a hang it was just said what it was.
             said = "" if data["class"] == "hang" else f": {data['why']}"
-            self._notes.say(
+            self.notes.say(
                 f"restart {self._state.attempt} · {data['class']}{said} ·"
                 f" in {data['wait_s']:g} s, {where}"
             )
             if data.get("line"):
-                self._notes.say(f"  line: {data['line']}")
+                self.notes.say(f"  line: {data['line']}")
         elif command.event == "hang":
-            self._notes.say(f"hang · {data['why']}")
+            self.notes.say(f"hang · {data['why']}")
         elif command.event == "note":
-            self._notes.say(str(data["text"]))
-        self._notes.write(self._state, command.event, **data)
+            self.notes.say(str(data["text"]))
+        self.notes.write(self._state, command.event, **data)
 
     def _finish(self, status: int) -> None:
         if status == GAVE_UP_STATUS or self._command.runs:

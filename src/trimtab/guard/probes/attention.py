@@ -63,7 +63,7 @@ class AttentionProbe:
         try:
             with torch.no_grad():
                 if func is functional.scaled_dot_product_attention:
-                    self.seen.append(_of_queries(*_named(args, kwargs)))
+                    self.seen.append(of_queries(*_named(args, kwargs)))
                 elif _is_attention_softmax(args, kwargs):
                     self.seen.append(_of_logits(_sampled(local(args[0].detach())).float()))
         except Exception as error:  # noqa: BLE001 - inside the user's forward pass
@@ -132,7 +132,7 @@ def _named(args: tuple[object, ...], kwargs: Mapping[str, object]) -> tuple[Any,
     )
 
 
-def _of_queries(
+def of_queries(
     query: torch.Tensor, key: torch.Tensor, mask: object, causal: object, scale: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Return (largest logit, mean entropy) of sampled rows.

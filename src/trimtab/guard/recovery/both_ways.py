@@ -72,7 +72,7 @@ _SETTINGS = {
 """Detectors of the changes that are tried both ways, with the setting that each is of, and the
 steps after which it is looked at, as a share of `verify_steps`: what is trained in turn has its
 turns by then, and a rate that climbs does harm soon."""
-_SPEED = 0.5
+SLOWER_SPEED = 0.5
 """Share of its speed before the change from which on the run learns as before. Ours."""
 _MOST_SHARE = 0.25
 """Of the whole run, that one branch may take. Ours."""
@@ -128,7 +128,7 @@ def hear_reading(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> 
     speed = fell / steps
     if first:
         return replace(state, suspected=replace(s, speed=speed, losses=r.losses)), ()
-    slower = speed < min(_SPEED * s.speed, s.speed)
+    slower = speed < min(SLOWER_SPEED * s.speed, s.speed)
     if s.finding.detector == "rate-beyond-peak":
         # lower rates gain in the short run whatever is better in the end: only where nothing more
         # is learned

@@ -471,7 +471,7 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
         due=bool(due := _why_due(state, asked.event, case, situation)),
         heals=_heals(state, asked.found, situation.lasted),
     )
-    ahead = _wait_for_start(case, state.policy.patience_steps) or next_step(situation)
+    ahead = wait_for_start(case, state.policy.patience_steps) or next_step(situation)
     if isinstance(ahead, Wait):
         state = replace(state, wait_until=ahead.until_step)
         waits = decision(e.step, "wait", ahead.reason)
@@ -512,7 +512,7 @@ def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str
     return next((why for why, holds in reasons.items() if holds), "")
 
 
-def _wait_for_start(case: Case, patience: int) -> Wait | None:
+def wait_for_start(case: Case, patience: int) -> Wait | None:
     """Return a wait where a rough start is on its way back; None where it is not."""
     # a loss below that of the first rows says nothing of attention that saturates
     if case.incident.onset > _ROUGH_STEPS or saturates(case.incident):

@@ -496,7 +496,7 @@ def _advance(state: RecoveryState, case: Case, e: Surveyed) -> Result:
         return state, (*sums, *more)
     if isinstance(step, GiveUp):
         step = _least_bad(case, step)
-    if isinstance(step, Commit) and _cures_nothing(case, step.trial):
+    if isinstance(step, Commit) and cures_nothing(case, step.trial):
         reason = (
             f"the replay repeats the slow rise, and {step.trial.name} is no better beyond noise"
         )
@@ -565,7 +565,7 @@ def _leave_alone(state: RecoveryState, case: Case, reason: str, now: int) -> Res
     return state, (*_comparison(case, ending, now), told, detail(f"left alone: {reason}"), *more)
 
 
-def _cures_nothing(case: Case, trial: Trial) -> bool:
+def cures_nothing(case: Case, trial: Trial) -> bool:
     """Whether a cut ends no slow rise: the unchanged replay repeats it, and is hardly worse.
 
     Paired losses differ a little with any rate; less than the noise of a step is no cure.

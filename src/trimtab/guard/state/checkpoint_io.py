@@ -84,7 +84,7 @@ def save_state(
         # Each of the three ends with a collective: no rank writes before the folder is there,
         # which gets its final name only after every rank has written its part.
         ranks.on_chief(_or_act_error(final, make_room))
-        ranks.together(_or_act_error(final, lambda: _write(shared, own, partial, ranks)))
+        ranks.together(_or_act_error(final, lambda: write_tensors(shared, own, partial, ranks)))
         ranks.on_chief(_or_act_error(final, put_in_place))
     except BaseException:
         if ranks.chief:
@@ -115,7 +115,7 @@ def _or_act_error(final: Path, work: Callable[[], object]) -> Callable[[], None]
     return tried
 
 
-def _write(shared: StateDict, own: StateDict, partial: Path, ranks: Ranks) -> None:
+def write_tensors(shared: StateDict, own: StateDict, partial: Path, ranks: Ranks) -> None:
     # The same paths on all ranks: torch's planner saves what ranks hold alike only once.
     tensors, tree = split({**shared, "num_ranks": ranks.count})
     mine, my_tree = split(own, _own_name(ranks.index))

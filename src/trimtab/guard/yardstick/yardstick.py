@@ -273,13 +273,13 @@ class Yardstick:
             return None
         try:
             fix_rng(FIXED_SEED)
-            self.metrics = _checked(self._function())
+            self.metrics = checked_metrics(self._function())
             losses = _lower_is_better(self.metrics)
             if request.older is None:
                 return Reading(request.step, losses, sigma=self.test.spread)
             self._swap_in(request.older)
             fix_rng(FIXED_SEED)
-            base = _lower_is_better(_checked(self._function()))
+            base = _lower_is_better(checked_metrics(self._function()))
             return Reading(request.step, losses, request.older.step, base, self.test.spread)
         finally:
             self.finish()
@@ -360,7 +360,7 @@ class Yardstick:
         return self.test.take_in(reading.step, reading.losses, sigma=sigma)
 
 
-def _checked(found: object) -> dict[str, tuple[float, str]]:
+def checked_metrics(found: object) -> dict[str, tuple[float, str]]:
     """Return what a user's function gave; a number alone is a loss.
 
     Raises:
