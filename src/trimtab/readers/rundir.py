@@ -275,7 +275,9 @@ def _known(
     for key, value in flatten(data):
         name = canonical(key)
         if name is None:
-            if isinstance(value, int | float) and not isinstance(value, bool):
+            # NaN and Inf are written as words; they are numbers, too
+            is_number = isinstance(value, int | float) and not isinstance(value, bool)
+            if is_number or (isinstance(value, str) and value in _WORDS):
                 builder.unread[key] = builder.unread.get(key, 0) + 1
             continue
         try:

@@ -6,6 +6,7 @@ the keys mean, what counts the steps and which lines belong together is decided 
 (`resolve`). The notes of the record say what was guessed and how sure that is.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -79,7 +80,8 @@ class TextReader:
         token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
         shapes = Shapes({**self.keys, **_given_keys()}, token)
         lines = TextLines(path)
-        shapes.see(_pieces(lines) if "\b" in sample.text else lines)
+        one_by_one = itertools.chain.from_iterable(lines.blocks())
+        shapes.see(_pieces(one_by_one) if "\b" in sample.text else one_by_one)
         notes = lines.notes()
         if lines.torn and shapes.drop_torn():
             notes.append("the last record was torn in mid-write and left out")
