@@ -1,7 +1,7 @@
 """A run that never learns: from its first row on the loss stays where it began.
 
 A flat loss alone is no fault: a trained model that goes on looks the same. It is one beside a sign
-of why nothing is learned, of which there are three:
+of why nothing is learned, of which there are four:
 
 * the level is ln k, the loss of a guess among k classes: k of two, of a usual number of classes, or
   of a usual vocabulary; a loss above 9 nats is that of a guess whatever k is;
@@ -77,6 +77,10 @@ _FEW_CLASSES, _FEW_SHARE = 2, 0.01
 _EXACT_SHARE = 0.0005
 """This near ln k, and known this well, few rows are no coincidence: one level in some hundred is as
 near one of the known ones."""
+_GUESS_SHARE = 0.05
+"""How near the accuracy must lie to exp(-loss), and 1 over it to a whole number. Ours."""
+_MOST_GUESSED = 0.55
+"""A guess between two is right half of the time."""
 _FLAT_SHARE = 0.03
 _FLAT_SIGMA = 3.0
 _LEARNT_SHARE = 0.05
@@ -126,6 +130,10 @@ class NeverLearnsState:
     num_rates: int = 0
     rate_rows: int = 0
     """Rates since the last new high."""
+    hits: tuple[float, ...] = ()
+    """The first accuracies, as shares, as many as `sure_rows`."""
+    last_hits: tuple[float, ...] = ()
+    """The newest ones, as many."""
     told: int = 0
     """0: nothing; 1: told; 2: over, or too late to say."""
     level: float = 0.0
@@ -138,7 +146,7 @@ class NeverLearnsDetector:
     """See the module."""
 
     name: str = "never-learns"
-    signals: tuple[str, ...] = ("loss", "grad_norm", "lr")
+    signals: tuple[str, ...] = ("loss", "grad_norm", "lr", "accuracy")
     min_rows: int = 48
     sure_rows: int = 16
     """Enough where every gradient norm or rate is 0, or the level is that of a guess to 0.05 %:
@@ -161,9 +169,9 @@ class NeverLearnsDetector:
         found: list[Finding] = []
         if state.told == 2:
             return state, ()
-        series = [finite_of(i, rows) for i in range(3)]
+        series = [finite_of(i, rows) for i in range(4)]
         losses, sizes = series[0].index, [len(s.index) for s in series]
-        at = [0, 0, 0]
+        at = [0, 0, 0, 0]
         while state.told < 2 and at != sizes:
             full = at[0] + state.size - len(state.waiting)
             ends = sizes
@@ -181,10 +189,10 @@ class NeverLearnsDetector:
         """Judge one row; missing and non-finite values leave what they concern as it is."""
         if state.told == 2:
             return state, ()
-        return self._take(state, finite_of(0, row), finite_of(1, row), finite_of(2, row))
+        return self._take(state, *(finite_of(i, row) for i in range(4)))
 
     def _take(
-        self, s: NeverLearnsState, losses: Series, norms: Series, rates: Series
+        self, s: NeverLearnsState, losses: Series, norms: Series, rates: Series, right: Series
     ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         """Judge rows of which no loss but the last may fill a block."""
         highest, since = s.rate, s.rate_rows
@@ -193,6 +201,7 @@ class NeverLearnsDetector:
             since = 0 if rate > 1.01 * highest else since + 1
             highest = max(highest, rate)
         begins = s.first_row < 0 and len(losses.value) > 0
+        hits = [float(share) for share in right.value]
         s = changed(
             s,
             num_norms=s.num_norms + len(norms.value),
@@ -200,6 +209,8 @@ class NeverLearnsDetector:
             rate=highest,
             num_rates=s.num_rates + len(rates.value),
             rate_rows=since,
+            hits=(*s.hits, *hits)[: self.sure_rows],
+            last_hits=(*s.last_hits, *hits)[-self.sure_rows :],
             num_rows=s.num_rows + len(losses.value),
             waiting=(*s.waiting, *losses.value),
             negative=s.negative or any(loss < 0 for loss in losses.value),
@@ -247,13 +258,22 @@ class NeverLearnsDetector:
         # What a warm-up holds back needs as long again to show.
         ramp = max(s.num_rates - s.rate_rows, 8)
         rises = s.num_rates > 0 and s.rate_rows < ramp and s.num_rows < self.late_rows
-        guessed = None if s.negative or rises else classes_guessed(level, error)
-        if guessed is None:
+        if s.negative or rises:
+            return ""
+        if self._guesses(s, level):
+            return "chance"
+        if classes_guessed(level, error) is None:
             return ""
         enough = self.min_rows
         if level >= _SURELY_A_GUESS and not s.num_rates:
             enough = self.unknown_rows
         return "chance" if _is_exact(level, error) or s.num_rows >= enough else ""
+
+    def _guesses(self, s: NeverLearnsState, level: float) -> bool:
+        """Whether the accuracy is that of a guess, at first and of late."""
+        if len(s.hits) < self.sure_rows or not 0 < level < _SURELY_A_GUESS:
+            return False
+        return all(_is_guess(np.array(hits), level) for hits in (s.hits, s.last_hits))
 
     def _follow(
         self, s: NeverLearnsState, row: RowPlace
@@ -276,6 +296,11 @@ class NeverLearnsDetector:
         }[s.why]
         if s.why == "chance" and s.level >= _SURELY_A_GUESS:
             because = "as high as that of an untrained model"
+        elif s.why == "chance" and self._guesses(s, s.level):
+            classes = round(math.exp(s.level))
+            because = (
+                f"and an accuracy of {np.mean(s.last_hits):.3g}: a guess among {classes} classes"
+            )
         return Finding(
             detector=f"{self.name}-{s.why}",
             kind="never-learns",
@@ -298,6 +323,21 @@ class NeverLearnsDetector:
                 + (f"; it falls from {row.step:g} on" if over else "")
             ),
         )
+
+
+def _is_guess(hits: NDArray[np.float64], level: float) -> bool:
+    """Whether accuracies, in shares or in per cent, stay at exp(-level) = 1 / k for a whole k."""
+    share = float(np.mean(hits))
+    guess = math.exp(-level)
+    for scale in (1.0, 100.0):
+        mean = share / scale
+        if not 0 < mean <= _MOST_GUESSED:
+            continue
+        near = abs(mean - guess) <= _GUESS_SHARE * guess
+        whole = abs(1 / guess - round(1 / guess)) <= _GUESS_SHARE / guess
+        if near and whole:
+            return True
+    return False
 
 
 def _is_exact(level: float, error: float) -> bool:

@@ -40,7 +40,9 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         prior=_RARE,
         rules=(
             *_plain(
-                "overfitting", says="validation has turned and rises while the training loss falls"
+                "overfitting",
+                "overfitting-few-rows",
+                says="validation has turned and rises while the training loss falls",
             ),
             EvidenceRule(
                 "never", e.sign("never-validates"), -9.0, "validation was never below a guess"
@@ -51,7 +53,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             "evaluate the checkpoint of the lowest validation and the last one on a held-out set"
             " that was never looked at"
         ),
-        remedies=("roll-back", "weight-decay", "lower-lr"),
+        remedies=("keep-best", "regularize"),
         go_back="never",
     ),
     CauseEntry(
@@ -275,6 +277,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         rules=_plain(
             "never-learns-chance",
             "hardly-moved",
+            "few-rows-flat",
             says="the loss is that of a guess, or has not left where it began",
         ),
         look_alikes=("no-gradient", "uniform-output", "updates-too-small"),

@@ -47,6 +47,22 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
         when="mid-run",
     ),
     Remedy(
+        id="keep-best",
+        title="stop there: keep the checkpoint with the lowest validation loss",
+        changes="which checkpoint is kept; nothing in training",
+        cost="the steps after that checkpoint, which made the model worse on other data",
+        undo="go on from the last checkpoint, which stays",
+        when="mid-run",
+    ),
+    Remedy(
+        id="regularize",
+        title="in the next run: more data, augmentation, dropout, weight decay or a smaller model",
+        changes="what the model can learn by heart",
+        cost="a new run",
+        undo="train as before",
+        when="from scratch",
+    ),
+    Remedy(
         id="fewer-passes",
         title="stop before the data is learned by heart, or train on more data",
         changes="the number of passes over the data, or the data",
