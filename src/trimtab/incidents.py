@@ -285,7 +285,7 @@ def _with_slow(
             i
             for i, (first, began) in enumerate(starts)
             # A run that never learns does not begin with a spike of its first rows.
-            if f.kind != "never-learns"
+            if f.kind != "never-learns" or any(g.kind == f.kind for g in groups[i])
             if abs(first - at) <= join_rows
             or abs(began - at) <= join_rows
             or _same_stall(f, groups[i])

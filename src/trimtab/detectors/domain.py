@@ -53,6 +53,7 @@ _LONGEST_WAIT_ROWS = 32
 _FLOOR_SHARE = 0.02
 """Smallest noise believed, as a share of the past level."""
 _SECOND = math.sqrt(6.0)
+_USUAL_CHECKS = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,7 +84,7 @@ class DomainSign:
     unless: tuple[Clause, ...] = ()
     min_rows: int = 48
     """Values of the first clause's signal before it is judged."""
-    checks: int = 2
+    checks: int = _USUAL_CHECKS
     """Checks in a row at which it must hold."""
     severity: Severity = "warning"
     causes: tuple[str, ...] = ()
@@ -210,6 +211,12 @@ def _stands_near(x: SignalLevel, amount: float, center: float) -> bool:
     return near and abs(x.now - center) <= 0.1
 
 
+def _stays_within(x: SignalLevel, share: float) -> bool:
+    """Neither its levels nor the last rows have left the start by more than a share of it."""
+    levels = (*x.quarters, *x.halves)
+    return all(abs(level - x.start) <= share * abs(x.start) for level in levels)
+
+
 HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "over": lambda x, a, _: x.high >= a,
     "under": lambda x, a, _: x.low <= a,
@@ -231,6 +238,8 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
     "lags": _lags,
+    "is zero": lambda x, _a, _y: x.ordered[0] == x.ordered[-1] == x.high == x.low == 0,
+    "stays within": lambda x, a, _: _stays_within(x, a),
     "near a half": lambda x, a, _: _stands_near(x, a, 0.5),
     "logged": lambda _x, _a, _y: True,
 }
@@ -333,8 +342,10 @@ class DomainDetector:
             return told, []
         if not _holds(sign, levels):
             return (changed(told, num_held=0) if told.num_held else told), []
-        # A value of an evaluation is a mean over many samples; two of them are enough.
-        if told.num_held < sign.checks - 1 and course.width > 1:
+        # A value of an evaluation is a mean over many samples; two of them are enough, but for a
+        # sign that asks for more.
+        more = course.width > 1 or sign.checks > _USUAL_CHECKS
+        if told.num_held < sign.checks - 1 and more:
             return changed(told, num_held=told.num_held + 1), []
         up = sign.way == "up"
         before = _before(main, up=up)
@@ -440,9 +451,14 @@ def _extended(c: Course, value: float, row: RowPlace) -> Course:
     return changed(new, part=(), sum=0.0, cells=cells, rows=rows, steps=steps, width=width)
 
 
+def _held_back(c: Course) -> int:
+    """Return how many of the last rows are no past."""
+    return 2 if c.width == 1 else _RECENT
+
+
 def _level(c: Course) -> SignalLevel | None:
     """Return what the clauses read of a course; None while its past is too short."""
-    hold = 2 if c.width == 1 else _RECENT
+    hold = _held_back(c)
     num_past = min(len(c.cells), max(0, c.num_rows - hold) // c.width)
     if num_past < _LEAST_PAST or len(c.recent) < hold:
         return None
@@ -503,7 +519,8 @@ def _onset(c: Course, level: SignalLevel, before: float) -> tuple[float, float]:
     """Return row and step of the first cell past half of the way that no later one goes back."""
     half = (before + level.now) / 2
     sign = 1.0 if level.now >= before else -1.0
-    place = (c.recent_rows[0], c.recent_steps[0])
+    hold = _held_back(c)
+    place = (c.recent_rows[-hold], c.recent_steps[-hold])
     num_past = len(level.past_cells)
     for k in reversed(range(num_past)):
         if sign * (c.cells[k] - half) < 0:

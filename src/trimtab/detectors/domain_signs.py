@@ -771,6 +771,36 @@ _SFT: tuple[DomainSign, ...] = (
     ),
 )
 
+_SUPERVISED: tuple[DomainSign, ...] = (
+    DomainSign(
+        id="score-lost",
+        title="the held-out score falls and stays down while the training loss does not rise",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("eval_score", "sigma below best", 8),
+            _c("eval_score", "lost of the gain", 0.5),
+            _c("eval_score", "share of best", 0.85),
+        ),
+        # An agent falls and learns again, and its rewards are judged by themselves; of a loss that
+        # rises the rules of the loss tell.
+        unless=(_c("loss", "sigma above past", 4), *_any_logged(*_ROLLOUTS, "policy_entropy")),
+        min_rows=8,
+        checks=4,
+        causes=("evaluation-differs", "overfitting"),
+    ),
+    DomainSign(
+        id="score-zero",
+        title="every held-out score is exactly 0 and the loss stays: nothing is learned",
+        kind="never-learns",
+        way="down",
+        all=(_c("eval_score", "is zero"), _c("loss", "stays within", 0.02)),
+        unless=_any_logged(*_ROLLOUTS, "policy_entropy"),
+        min_rows=8,
+        causes=("chance-from-start",),
+    ),
+)
+
 DOMAIN_SIGNS: Mapping[str, tuple[DomainSign, ...]] = {
     "rl": _RL,
     "preference": _PREFERENCE,
@@ -780,6 +810,7 @@ DOMAIN_SIGNS: Mapping[str, tuple[DomainSign, ...]] = {
     "vae": _VAE,
     "diffusion": _DIFFUSION,
     "sft": _SFT,
+    "supervised": _SUPERVISED,
 }
 """Kind of training -> its signs."""
 

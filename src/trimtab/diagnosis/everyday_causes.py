@@ -42,7 +42,8 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             *_plain(
                 "overfitting",
                 "overfitting-few-rows",
-                says="validation has turned and rises while the training loss falls",
+                "score-lost",
+                says="validation has turned and gets worse while the training loss falls",
             ),
             EvidenceRule(
                 "never", e.sign("never-validates"), -9.0, "validation was never below a guess"
@@ -64,6 +65,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         rules=_plain(
             "evaluation-jump",
             "never-validates",
+            "score-lost",
             says="validation leaves the training loss as no learning does: "
             "at once or from the start",
         ),
@@ -278,6 +280,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             "never-learns-chance",
             "hardly-moved",
             "few-rows-flat",
+            "score-zero",
             says="the loss is that of a guess, or has not left where it began",
         ),
         look_alikes=("no-gradient", "uniform-output", "updates-too-small"),

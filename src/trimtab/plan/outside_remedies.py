@@ -48,7 +48,7 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(
         id="keep-best",
-        title="stop there: keep the checkpoint with the lowest validation loss",
+        title="stop there: keep the checkpoint of the best validation",
         changes="which checkpoint is kept; nothing in training",
         cost="the steps after that checkpoint, which made the model worse on other data",
         undo="go on from the last checkpoint, which stays",
