@@ -66,3 +66,12 @@ def test_score_of_zero_in_every_evaluation_beside_a_flat_loss_is_a_run_that_neve
     falls, _ = _curves(25, 3)
     assert not _told(_judged(falls, np.zeros(25)), "sign-score-zero")
     assert not _told(_judged(flat, np.full(25, 0.3)), "sign-score-zero")
+
+
+def test_score_lost_with_the_loss_is_no_overfitting() -> None:
+    loss, score = _curves(12, 4)
+    loss[6:], score[6:] = np.nan, 0.1
+    found = _judged(loss, score)
+    (first, *_) = found.incidents
+    assert first.incident.kind == "non-finite"
+    assert not {c.cause for c in first.diagnosis.causes} & {"overfitting", "evaluation-differs"}

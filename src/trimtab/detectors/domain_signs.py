@@ -774,7 +774,7 @@ _SFT: tuple[DomainSign, ...] = (
 _SUPERVISED: tuple[DomainSign, ...] = (
     DomainSign(
         id="score-lost",
-        title="the held-out score falls and stays down while the training loss does not rise",
+        title="the held-out score falls and stays down",
         kind="signal-abnormal",
         way="down",
         all=(

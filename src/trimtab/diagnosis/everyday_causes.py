@@ -8,6 +8,7 @@ from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
 from trimtab.diagnosis.evidence import EvidenceRule
+from trimtab.diagnosis.features import Features
 
 __all__ = ["EVERYDAY"]
 
@@ -25,6 +26,26 @@ def _plain(*detectors: str, says: str) -> tuple[EvidenceRule, ...]:
     )
 
 
+def _score_lost(f: Features) -> float:
+    """Return 1 where a held-out score was lost and nothing else went wrong with it."""
+    return e.yes("score-lost" in f.signs and f.kinds <= {"signal-abnormal"})
+
+
+def _with_score(*detectors: str, says: str) -> tuple[EvidenceRule, ...]:
+    """Return the rules of a cause of which a lost score is a sign, too."""
+    plain = e.no_sign(*detectors)
+    return (
+        EvidenceRule("sign", e.sign(*detectors), _SURE, says),
+        EvidenceRule("score", _score_lost, _SURE, "{f.sign_texts}"),
+        EvidenceRule(
+            "no-sign",
+            lambda f: plain(f) * (1 - _score_lost(f)),
+            _ABSENT,
+            "nothing in the log shows it",
+        ),
+    )
+
+
 _ZERO = "the loss jumped to exactly 0 and stays there"
 # Less than other plain signs: two causes and a line of code that logs nothing share it.
 _ZERO_RULES = (
@@ -39,10 +60,9 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         modes=("F16", "F28"),
         prior=_RARE,
         rules=(
-            *_plain(
+            *_with_score(
                 "overfitting",
                 "overfitting-few-rows",
-                "score-lost",
                 says="validation has turned and gets worse while the training loss falls",
             ),
             EvidenceRule(
@@ -62,10 +82,9 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="the evaluation differs from training: mode, normalization, labels, or what it reads",
         modes=("F28", "F36"),
         prior=_RARE,
-        rules=_plain(
+        rules=_with_score(
             "evaluation-jump",
             "never-validates",
-            "score-lost",
             says="validation leaves the training loss as no learning does: "
             "at once or from the start",
         ),
