@@ -23,6 +23,21 @@ ENDS = [
             " the bottom of memory"
         ],
     ),
+    (
+        "oom_gpu",
+        "node",
+        [
+            *TRACE,
+            '  File "/opt/torch/distributed/distributed_c10d.py", line 4, in init_process_group',
+            "    barrier(group)",
+            "RuntimeError: CUDA error: out of memory",
+        ],
+    ),
+    (
+        "oom_gpu",
+        "config",
+        [*TRACE, "    y = layer(x)", "RuntimeError: CUDA error: out of memory"],
+    ),
     ("oom_host", "config", ["[ 91.2] Out of memory: Killed process 4242 (python3) total-vm:9kB"]),
     ("oom_host", "config", ["Last State: Terminated", "  Reason: OOMKilled", "  Exit Code: 137"]),
     ("oom_host", "config", ["train.sh: line 12: 5511 Killed    python train.py"]),
