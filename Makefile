@@ -81,7 +81,7 @@ lint: $(READY)  ## ruff (rules and format), mypy strict, the order of imports, t
 house: $(READY)  ## the structure of the code in figures, beside seven anchor codebases
 	@$(PY) tools/house.py
 
-test: $(READY)  ## lint, and beside it every test that takes less than about 2 s
+test: $(READY)  ## lint, and beside it every test that takes less than about 1 s
 	$(call say,Tests$(,) without the slow ones; lint runs beside them and is printed after them.)
 	@out=$$(mktemp); $(MAKE) --no-print-directory lint >"$$out" 2>&1 & lint=$$!; \
 	tested=0; $(PYTEST) -m 'not slow' || tested=$$?; \

@@ -101,6 +101,7 @@ def test_the_self_test_touches_neither_record_nor_findings(quiet: RunRecord) -> 
         np.testing.assert_array_equal(values, quiet.columns[name].values)
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_figures(quiet: RunRecord) -> None:
     first, second = make_account(quiet).self_test, make_account(quiet).self_test
     assert first is not None
@@ -108,6 +109,7 @@ def test_the_same_rows_give_the_same_figures(quiet: RunRecord) -> None:
     assert first.to_json() == second.to_json()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("factor", "offset"), [(0.25, 0.0), (3.0, 0.0), (1.0, 2.0)])
 def test_sizes_follow_the_unit_of_the_loss(factor: float, offset: float) -> None:
     rng = np.random.default_rng(5)
@@ -126,6 +128,7 @@ def test_sizes_follow_the_unit_of_the_loss(factor: float, offset: float) -> None
         assert b.smallest == pytest.approx(a.smallest, rel=0.6)
 
 
+@pytest.mark.slow
 def test_a_log_that_grows_pays_for_a_few_faults_at_each_look(quiet: RunRecord) -> None:
     tester = SelfTester(hindsight=False)
     calls: list[int] = []
@@ -192,6 +195,7 @@ def test_a_self_test_of_a_run_with_an_incident_keeps_the_verdict(quiet: RunRecor
     assert make_account(replace(quiet, columns=columns)).verdict == "incident"
 
 
+@pytest.mark.slow
 def test_a_loss_that_becomes_quieter_as_it_falls_is_healthy() -> None:
     for seed in range(3):
         noise = 1 + 0.1 * np.random.default_rng(seed).standard_normal(800)
@@ -215,6 +219,7 @@ def test_a_self_test_says_first_that_a_doubling_may_go_unseen() -> None:
     assert told[0.3][1].startswith("but a lasting doubling of the loss would be missed ")
 
 
+@pytest.mark.slow
 def test_a_self_test_gives_one_number_for_one_fault() -> None:
     told = 0
     for seed in range(3):

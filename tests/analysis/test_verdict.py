@@ -36,6 +36,7 @@ def write_log(path: Path, rows: int, *, spike: bool = False) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rows", "spike", "fails"),
     [
@@ -180,6 +181,7 @@ def test_verdict_of_several_runs_is_the_worst_with_its_reason(tmp_path: Path) ->
     assert "self-test" in repr(trimtab.analyze(tmp_path / "a.csv"))
 
 
+@pytest.mark.slow
 def test_without_trouble_is_said_only_where_no_later_row_is_as_high() -> None:
     rng = np.random.default_rng(0)
     t = np.arange(12_000.0)

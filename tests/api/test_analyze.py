@@ -225,6 +225,7 @@ def test_to_pandas_has_a_row_for_each_incident(tr8: Path) -> None:
     assert frame["cause"].notna().all()
 
 
+@pytest.mark.slow
 def test_plot_draws_the_signals(tr8: Path, csv: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for path in (tr8, csv):

@@ -139,6 +139,7 @@ def test_make_judge_refuses_what_is_no_detector() -> None:
             make_judge(given)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_inspect_and_watch_take_both_options(
     log: Path, installed: None, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -73,6 +73,7 @@ def test_a_repository_is_counted_under_a_bar_chosen_without_it() -> None:
     assert figures["all"].num_repositories == 12
 
 
+@pytest.mark.slow
 def test_the_command_measures_a_folder_of_labelled_logs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -76,6 +76,7 @@ def test_a_format_is_read(base: str, name: str, tmp_path: Path) -> None:
     assert wanted <= set(record.columns), wanted - set(record.columns)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_watched_is_told_as_one_that_is_read(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -53,6 +53,7 @@ def test_every_case_names_families_that_there_are() -> None:
     assert len(all_work([0])) - len(faults) >= 40
 
 
+@pytest.mark.slow
 def test_train_case_gives_the_same_model_with_a_guard_that_has_nothing_to_do(
     tmp_path: Path,
 ) -> None:

@@ -72,6 +72,7 @@ def test_every_failure_is_found_counted_and_saved(tmp_path: Path) -> None:
     assert json.loads(out.read_text())["planted/0"]["num_run"] == 200
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("limits")
 def test_a_run_goes_on_where_it_ended(tmp_path: Path) -> None:
     out = tmp_path / "totals.json"

@@ -15,6 +15,7 @@ from trimtab.errors import MissingExtraError
 from trimtab.readers import read_run
 
 
+@pytest.mark.slow
 def test_each_file_is_read_by_both_as_often_and_the_ratio_is_theirs_over_ours(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

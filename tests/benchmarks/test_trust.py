@@ -88,6 +88,7 @@ def test_layer_kills_at_a_change_on_disk(tmp_path: Path, ordinal: int, left: str
     assert (tmp_path / "case" / "a.txt").read_text() == left
 
 
+@pytest.mark.slow
 def test_cases_run_apart_and_a_late_one_is_ended(tmp_path: Path) -> None:
     def work(case: int, _folder: Path) -> dict[str, object]:
         sys.stderr.write(f"case {case}\n")

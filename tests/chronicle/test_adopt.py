@@ -58,6 +58,7 @@ def opt_logs(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S145")
 def test_the_table_of_runs_of_the_opt_notes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]

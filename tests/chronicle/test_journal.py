@@ -76,6 +76,7 @@ def write_many(path: Path, who: int, count: int) -> None:
     journal.close()
 
 
+@pytest.mark.slow
 def test_two_processes_append_without_mixing_lines(tmp_path: Path) -> None:
     path = tmp_path / "journal.jsonl"
     context = multiprocessing.get_context("spawn")

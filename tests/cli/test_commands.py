@@ -35,6 +35,7 @@ def without_torch(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 def test_base_install_reads_logs(tr8_log: Path) -> None:
     done = without_torch("inspect", str(tr8_log), "--json")
     assert done.returncode == 0, done.stderr
@@ -142,6 +143,7 @@ def test_one_json_document_whatever_it_holds(
     assert json.loads(raw.getvalue()) == {"a": "ä\ufffd"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [["inspect", "--json"], ["inspect"]])
 def test_a_full_disk_behind_stdout_is_one_line(arguments: list[str], healthy_log: Path) -> None:

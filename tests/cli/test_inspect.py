@@ -124,6 +124,7 @@ def test_log_text_cannot_move_the_terminal(run: Run, tmp_path: Path) -> None:
     assert "\x1b" not in out + err
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error(tr8_log: Path) -> None:
     command = f"{sys.executable} -m trimtab inspect {tr8_log} | head -1"
     done = subprocess.run(
@@ -154,6 +155,7 @@ def test_several_logs_end_with_a_line_each_the_worst_last(
     assert "trimtab explain" not in alone
 
 
+@pytest.mark.slow
 def test_a_log_is_read_from_a_pipe(healthy_log: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "trimtab", "inspect", "-", "--json"],
@@ -238,6 +240,7 @@ def cured_run(root: Path, *, verdict: str) -> Path:
     return root
 
 
+@pytest.mark.slow
 def test_what_a_guard_cured_does_not_fail(run: Run, tmp_path: Path) -> None:
     cured = cured_run(tmp_path / "cured", verdict="worked")
     code, out, _ = run("inspect", cured, "--json", "--fail-on", "warning")

@@ -97,6 +97,7 @@ def test_a_file_that_is_there_wins_over_an_attempt(run: Run, log: Path) -> None:
     assert run("compare", odd, log)[0] == 0
 
 
+@pytest.mark.slow
 def test_the_head_of_a_long_output_is_no_error(log: Path) -> None:
     command = [sys.executable, "-m", "trimtab", "inspect", *[str(log)] * 8]
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", "COLUMNS": "0"}
@@ -107,6 +108,7 @@ def test_the_head_of_a_long_output_is_no_error(log: Path) -> None:
     assert process.returncode == 0
 
 
+@pytest.mark.slow
 def test_losses_of_inf_leave_stderr_empty(log: Path) -> None:
     log.write_text(rows(lambda i: (float("inf"), 1e308, -1e308, float("nan"))[i % 4]))
     command = [sys.executable, "-m", "trimtab", "inspect", str(log)]
@@ -114,6 +116,7 @@ def test_losses_of_inf_leave_stderr_empty(log: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.slow
 def test_variables_that_double_and_endless_options_end(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "run.sh"
     doubling = "".join(f"A{i + 1}=$A{i}$A{i}$A{i}$A{i}\n" for i in range(30))

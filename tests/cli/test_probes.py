@@ -79,6 +79,7 @@ def test_the_backend_is_measured(capsys: pytest.CaptureFixture[str]) -> None:
     assert "cannot multiply" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_coordinate_check(
     code: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

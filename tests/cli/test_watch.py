@@ -131,6 +131,7 @@ def test_piece_by_piece_comes_to_the_verdict_of_the_whole(
     assert (stopped["rows"], stopped["step"]) == (600, 600)
 
 
+@pytest.mark.slow
 def test_each_alarm_runs_the_command_once_for_each_severity(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -242,6 +243,7 @@ def test_a_hang_does_not_put_off_the_end(
     assert scene.now - path.stat().st_mtime < 160
 
 
+@pytest.mark.slow
 def test_the_pace_in_a_hang_is_not_that_of_the_looks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -599,6 +601,7 @@ def test_impossible_options(
     assert capsys.readouterr().err.startswith("trimtab: ")
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_with_the_state(tmp_path: Path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text(log_text())

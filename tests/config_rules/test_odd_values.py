@@ -5,6 +5,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 from rich.console import Console
 
 from tests.config_rules.settings_by_hand import make_settings
@@ -48,6 +49,7 @@ _ODD: tuple[Any, ...] = (
 )
 
 
+@pytest.mark.slow
 def test_odd_values_in_any_setting_break_nothing() -> None:
     draw = random.Random(0)
     names = sorted(NAMES)

@@ -97,6 +97,7 @@ def test_a_published_recipe_raises_no_error(recipe: Preset, tmp_path: Path) -> N
     assert "error" not in judge(tmp_path, recipe.values).values()
 
 
+@pytest.mark.slow
 def test_slips_in_published_recipes_are_found(tmp_path: Path) -> None:
     missed, count = [], 0
     for recipe in RECIPES:

@@ -127,6 +127,7 @@ def test_nothing_of_a_python_config_is_run(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
+@pytest.mark.slow
 def test_python_names_that_build_on_each_other_take_linear_time(tmp_path: Path) -> None:
     path = tmp_path / "c.py"
     rows = [f"a{i} = a{i - 1} + 1" for i in range(1, 15_000)]

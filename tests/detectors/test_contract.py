@@ -80,6 +80,7 @@ def test_every_detector_is_held_to_what_all_owe_and_every_check_is_used() -> Non
     assert {check.name for _, check in PAIRS} == {c.name for c in CHECKS}
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(seed=st.integers(0, 10_000), cut=st.integers(1, 599), which=st.sampled_from(CASES))
 def test_findings_of_any_prefix_are_the_prefix_of_the_findings(

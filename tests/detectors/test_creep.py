@@ -82,6 +82,7 @@ def standing(num_rows: int) -> Floats:
     return np.full(num_rows, 0.20)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S51")
 @pytest.mark.parametrize("kind", ["ar1", "t3"])
 @pytest.mark.parametrize(("curve", "found"), [(drifting, True), (standing, False)])

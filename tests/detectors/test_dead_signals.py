@@ -158,6 +158,7 @@ def test_a_sinking_scale_warns_a_thousand_steps_before_the_spike(seed: int) -> N
     assert drifts[0].onset >= 4700
 
 
+@pytest.mark.slow
 def test_healthy_scalers_hardly_ever_seem_to_sink() -> None:
     runs = [
         simulate_scaler(np.full(20_000, 16.3), 100 + i, window_steps=window, spread=spread)[0]

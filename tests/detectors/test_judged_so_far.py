@@ -22,6 +22,7 @@ def grown(loss: NDArray[np.float64], *, resume: int = 0, norm_from: int = 0) -> 
     return builder.build()
 
 
+@pytest.mark.slow
 def test_each_look_finds_what_judging_all_rows_finds() -> None:
     loss = lm_curve(900) + 0.02 * np.random.default_rng(100).standard_normal(900)
     loss[500:520] += 2.0

@@ -45,6 +45,7 @@ def test_a_norm_that_hardly_moves_across_the_clip_is_no_alarm(factor: float, sev
     assert (one.severity, one.direction) == (severity, "up")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", [0.0, 0.02, 0.3, 1.0])
 def test_a_steady_clip_share_is_quiet(share: float) -> None:
     assert sum(len(clips(seed, (20_000, share))) for seed in (100, 101, 102)) <= 1

@@ -38,6 +38,7 @@ def run(tmp_path: Path) -> Path:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S257")
 def test_a_bundle_has_host_xid_times_and_counters_and_no_secret(
     run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

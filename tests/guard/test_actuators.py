@@ -186,6 +186,7 @@ def test_a_rate_can_be_halved_again_and_again_and_is_never_raised(tmp_path: Path
         Policy(lr_raise_allowed=True)
 
 
+@pytest.mark.slow
 def test_saves_are_closer_while_an_action_is_verified(tmp_path: Path) -> None:
     from trimtab.guard.recovery.case import Verification
 

@@ -73,6 +73,7 @@ def went_back(guard: Guard) -> bool:
     return any("roll-back" in str(a["remedy"]) for a in guard.actions)
 
 
+@pytest.mark.slow
 def test_a_restore_that_is_asked_for_waits_and_is_done_once_approved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +101,7 @@ def test_a_restore_that_is_asked_for_waits_and_is_done_once_approved(
     assert "waits for approval, ask-1: go back to step" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_is_denied_is_not_done_and_the_ledger_keeps_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -176,6 +178,7 @@ def test_a_spike_that_heals_withdraws_what_was_staged(tmp_path: Path) -> None:
     assert entries[0].wasted_steps == entries[0].cost_steps > 0
 
 
+@pytest.mark.slow
 def test_what_is_staged_outlives_the_process(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run, stop_at=90, authority={"restore": "ask"})
@@ -187,6 +190,7 @@ def test_what_is_staged_outlives_the_process(tmp_path: Path) -> None:
     assert len(events_of(run, "staged")) == 1
 
 
+@pytest.mark.slow
 def test_a_daily_limit_ends_in_advice(tmp_path: Path) -> None:
     run = tmp_path / "run"
     guard = train(run, per_day={"restore": 0})
@@ -224,6 +228,7 @@ def test_half_an_answer_is_left_for_later(tmp_path: Path) -> None:
     mailbox.close()
 
 
+@pytest.mark.slow
 def test_what_was_said_before_it_was_asked_is_no_answer_and_a_cut_mailbox_is_read_anew(
     tmp_path: Path,
 ) -> None:

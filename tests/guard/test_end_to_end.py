@@ -70,6 +70,7 @@ def test_a_healthy_run_is_left_alone_bit_for_bit(
     assert_same_verdict(tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_bad_data_is_left_out_and_the_rate_kept(
     tmp_path: Path, text: Text, sound: tuple[list[float], float]
 ) -> None:

@@ -24,6 +24,7 @@ class Sick(nn.Module):
         return x * torch.nan if self.on else x
 
 
+@pytest.mark.slow
 def test_nan_for_ever_names_the_module_and_exits_with_3(tmp_path: Path) -> None:
     run = tmp_path / "run"
     s = make(num_samples=1200)

@@ -134,6 +134,7 @@ def counted() -> Iterator[dict[str, int]]:
         DeferredStep.step, DeferredStep.drop = step_late, drop_step  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "accumulate"), [("observe", 1), ("advise", 1), ("act", 2)])
 def test_a_run_that_reads_late_is_bitwise_the_plain_loop_with_the_rows_of_one_that_reads_now(
     tmp_path: Path, mode: str, accumulate: int
@@ -445,6 +446,7 @@ def test_two_ranks_read_late_what_two_ranks_read_now(tmp_path: Path) -> None:
     assert (row["skipped"], row["nonfinite_ranks"]) == (1.0, "1")
 
 
+@pytest.mark.slow
 def test_two_ranks_that_read_late_stop_after_the_same_step(tmp_path: Path) -> None:
     job = Job("ddp", 40, spoil=stop_one_rank, policy={"reads": "late"})
     assert run_crowd(tmp_path, 2, job, grace_s=60) == [143, 143]

@@ -74,6 +74,7 @@ def test_norms_are_those_of_one_process_under_every_sharding(
     assert agree(many, world)
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S234")
 @pytest.mark.parametrize(("layout", "world"), layouts("ddp")[:2])
 def test_observe_is_bitwise_neutral(tmp_path: Path, layout: Layout, world: int) -> None:
@@ -252,6 +253,7 @@ def nan_loss_at(at: int, crew: Crew, step: int, loss: Tensor) -> Tensor:
     return loss * float("nan") if step == at and crew.rank == 1 else loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["observe", "act"])
 def test_a_nan_on_one_rank_in_the_last_step_ends_the_run_on_all(tmp_path: Path, mode: Mode) -> None:
     job = Job("ddp", 15, mode=mode, spoil_loss=partial(nan_loss_at, 15))
@@ -267,6 +269,7 @@ def break_judge(crew: Crew, guard: Guard) -> None:
         object.__setattr__(inner(guard).parts.judgement, "judge_row", fail)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("layout", "world"), layouts("ddp")[:2])  # torch clips no mixed tensors
 def test_a_fault_on_one_rank_stands_all_down_and_training_goes_on(
     tmp_path: Path, layout: Layout, world: int
@@ -287,6 +290,7 @@ def drift_apart(crew: Crew, step: int) -> None:
             next(iter(crew.model.parameters()))[0] += 1.0
 
 
+@pytest.mark.slow
 def test_a_rank_that_no_longer_trains_the_same_model_is_named(tmp_path: Path) -> None:
     assert run_crowd(tmp_path, 2, Job("ddp", 12, spoil=drift_apart)) == [0, 0]
     rows = rows_of(tmp_path / "run")
@@ -305,6 +309,7 @@ def nan_then_apart(crew: Crew, step: int) -> None:
         drift_apart(crew, 5)
 
 
+@pytest.mark.slow
 def test_a_skipped_nan_on_one_rank_names_rank_and_tensor_and_says_nothing_of_its_weights(
     tmp_path: Path,
 ) -> None:

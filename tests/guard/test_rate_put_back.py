@@ -73,6 +73,7 @@ class Trained:
         ]
 
 
+@pytest.mark.slow
 def test_a_rate_that_the_script_puts_back_is_not_multiplied(tmp_path: Path) -> None:
     back = RAISED + 40
     o = Trained(tmp_path / "run", lambda step, _: HIGH if RAISED <= step < back else SOUND)
@@ -88,6 +89,7 @@ def test_a_rate_that_the_script_puts_back_is_not_multiplied(tmp_path: Path) -> N
     assert "in force" not in o.said[-1]
 
 
+@pytest.mark.slow
 def test_what_is_held_is_said_wherever_the_run_is_looked_at(tmp_path: Path) -> None:
     o = Trained(tmp_path / "run", lambda step, _: HIGH if step >= RAISED else SOUND)
     assert set(o.rates) == {SOUND}
@@ -99,6 +101,7 @@ def test_what_is_held_is_said_wherever_the_run_is_looked_at(tmp_path: Path) -> N
     assert o.guard.lr_factor == pytest.approx(SOUND / HIGH)
 
 
+@pytest.mark.slow
 def test_a_fault_that_the_script_has_ended_is_judged_again_and_costs_no_rate(
     tmp_path: Path,
 ) -> None:
@@ -111,6 +114,7 @@ def test_a_fault_that_the_script_has_ended_is_judged_again_and_costs_no_rate(
     assert set(o.rates) == {SOUND}
 
 
+@pytest.mark.slow
 def test_batches_that_the_loop_spoiled_once_are_no_hardware_fault(tmp_path: Path) -> None:
     torch.manual_seed(0)
     run = tmp_path / "run"

@@ -122,6 +122,7 @@ def test_after_faults_that_pass_the_incident_is_found_and_recovered(
 # -- the disk ---------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("short", [False, True])
 def test_a_disk_that_is_full_for_a_while_loses_no_row_and_no_event(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, short: bool
@@ -161,6 +162,7 @@ def test_a_disk_that_is_full_for_a_while_loses_no_row_and_no_event(
     assert account.coverage.faults == (("journal", 22, off["to"], "disk full"),)
 
 
+@pytest.mark.slow
 def test_a_disk_that_stays_full_is_told_in_the_last_line_and_no_row_is_torn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -453,6 +455,7 @@ def test_a_disk_that_fails_as_a_recovery_begins_does_not_end_it(
     assert len(incidents) == len(set(incidents))
 
 
+@pytest.mark.slow
 def test_retention_keeps_the_last_one_before_trouble_though_none_was_saved_in_it(
     tmp_path: Path,
 ) -> None:

@@ -77,6 +77,7 @@ def test_killed_after_a_step_it_goes_on_bit_for_bit(
     assert resumed_from == kill_step // 10 * 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill_step", [11, 26, 40])
 def test_what_is_saved_in_the_background_is_whole_or_not_there(
     tmp_path: Path, unbroken: dict[str, Path], kill_step: int
@@ -112,6 +113,7 @@ def test_a_save_in_the_background_is_told_once_it_is_whole(tmp_path: Path) -> No
     assert differences(state_of(s)["model"], state_of(again)["model"]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S236")
 @pytest.mark.parametrize("point", jobs.KILL_POINTS)
 def test_killed_within_a_save_the_newest_whole_checkpoint_is_used(
@@ -127,6 +129,7 @@ def test_killed_within_a_save_the_newest_whole_checkpoint_is_used(
     assert list((tmp_path / "run" / "checkpoints").glob("*.partial")) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("told", [0, 1])
 def test_killed_between_a_row_and_its_findings_they_are_told_at_the_resume(
     tmp_path: Path, told: int

@@ -65,6 +65,7 @@ def changes(run: Path) -> list[str]:
     return [str(e.data["setting"]) for e in events_of(run, "setting-changed")]
 
 
+@pytest.mark.slow
 def test_a_setting_that_ruins_the_run_is_named_and_put_back(tmp_path: Path) -> None:
     run = tmp_path / "run"
     guard, s = train(run, drop_most)
@@ -158,6 +159,7 @@ def test_parameters_that_are_set_free_are_written_down_and_not_suspected(tmp_pat
     assert not [r for r in rows_of(run) if r.get("unannounced_changes")]
 
 
+@pytest.mark.slow
 def test_an_announced_change_is_written_down_and_not_acted_on(tmp_path: Path) -> None:
     run = tmp_path / "run"
     guard, s = train(

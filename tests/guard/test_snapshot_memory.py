@@ -79,6 +79,7 @@ def test_without_a_budget_in_the_way_sixteen_are_kept(tmp_path: Path) -> None:
     assert not [line for line in said if "snapshots:" in line]
 
 
+@pytest.mark.slow
 def test_fewer_are_kept_where_no_more_fit(tmp_path: Path) -> None:
     one = snapshot_bytes(False, tmp_path / "a")
     guard, model, said = run_of(tmp_path / "b", snapshot_memory_gib=4.7 * one / GIB)

@@ -84,6 +84,7 @@ def test_by_default_lines_go_to_standard_error_in_observe_too(
     ]
 
 
+@pytest.mark.slow
 def test_alarms_that_open_all_the_time_read_the_record_rarely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

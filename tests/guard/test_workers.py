@@ -91,6 +91,7 @@ def same(a: list[Tensor], b: list[Tensor]) -> bool:
     return len(a) == len(b) and all(map(torch.equal, a, b))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "settings",
     [
@@ -107,6 +108,7 @@ def test_workers_draw_what_they_draw_without_the_guard(
     assert same(train(guard), plain(loader_of(**settings), 25))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("persistent", [False, True])
 def test_going_back_and_resuming_give_the_same_batches(tmp_path: Path, persistent: bool) -> None:
     loader = loader_of(persistent_workers=persistent)
@@ -147,6 +149,7 @@ def test_a_worker_that_dies_is_one_clear_error(tmp_path: Path) -> None:
         assert "lower num_workers" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_an_error_of_the_dataset_is_its_own(tmp_path: Path) -> None:
     class Broken(Noisy):
         def __getitem__(self, index: int) -> Tensor:

@@ -80,6 +80,7 @@ def odd_loss(model: Odd, batch: Tensor) -> Tensor:
     return loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["observe", "act"])
 def test_buffers_counters_caches_and_noise_are_bitwise_the_plain_loops(
     tmp_path: Path, mode: Any
@@ -285,6 +286,7 @@ def test_what_the_readings_say_is_recorded_with_the_next_row(tmp_path: Path) -> 
     assert "held out" in told.data["text"], "the run ends before it comes to them"
 
 
+@pytest.mark.slow
 def test_it_takes_the_share_of_the_steps_that_it_is_given(tmp_path: Path) -> None:
     s = make(num_samples=4000)
     guard = guard_of(
@@ -388,6 +390,7 @@ def test_a_loop_that_is_left_in_mid_reading_goes_on_in_train_mode(tmp_path: Path
     assert events_of(tmp_path / "run", "fault") == []
 
 
+@pytest.mark.slow
 def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(tmp_path: Path) -> None:
     """Running statistics count in eval mode alone: the training loss stays as it is."""
     model, optimizer, _ = odd_parts()

@@ -244,6 +244,7 @@ def resumed(tmp_path: Path, *, stream: bool) -> tuple[Any, Any]:
     return losses_of(tmp_path / "whole"), losses_of(tmp_path / "cut")[before:]
 
 
+@pytest.mark.slow
 def test_after_a_kill_the_same_batches_are_read(tmp_path: Path) -> None:
     whole, after = resumed(tmp_path, stream=False)
     assert after
@@ -251,6 +252,7 @@ def test_after_a_kill_the_same_batches_are_read(tmp_path: Path) -> None:
     assert not [n for n in notes_of(tmp_path / "cut") if "new series" in n]
 
 
+@pytest.mark.slow
 def test_other_batches_after_a_kill_begin_a_new_series(tmp_path: Path) -> None:
     whole, after = resumed(tmp_path, stream=True)
     assert after[0][2] is None or math.isnan(after[0][2]), "nothing to compare it with"

@@ -407,6 +407,7 @@ def test_incidents_are_ordered_whole_and_as_severe_as_their_worst(seed: int) -> 
         assert i.headline.count("\n") == 0
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(seed=st.integers(100, 400), cut=st.integers(500, 1400))
 def test_what_is_over_in_a_prefix_reads_the_same_in_the_whole(seed: int, cut: int) -> None:

@@ -1,6 +1,7 @@
 """The newest alarm that is not handled: the same that all incidents would give."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -36,6 +37,7 @@ def last_of_all(record: RunRecord, handled: Keys) -> tuple[Incident, Keys] | Non
     return None
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     seed=st.integers(0, 1000),

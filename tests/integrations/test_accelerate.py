@@ -115,6 +115,7 @@ class Loop:
         return self
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accumulate", [1, 4])
 def test_observe_is_bitwise_the_loop_without_it(tmp_path: Path, accumulate: int) -> None:
     plain = Loop(None, accumulate=accumulate).train()

@@ -135,6 +135,7 @@ def test_a_healthy_loop_is_bit_for_bit_the_one_without_a_guard(
     assert events_of(tmp_path / "run", "fault") == []
 
 
+@pytest.mark.slow
 def test_a_loop_that_is_left_goes_on_bit_for_bit(tmp_path: Path, text: Text) -> None:
     short = Scenario(**{**vars(SOUND), "steps": 80})
     plain, validation, _ = run(short, text, None)

@@ -467,6 +467,7 @@ class Ends(TrainerCallback):
         self.mean_loss = logs.get("train_loss", self.mean_loss)
 
 
+@pytest.mark.slow
 def test_the_mean_loss_after_a_resume_is_that_of_the_steps_since_and_gradients_are_seen(
     tmp_path: Path,
 ) -> None:
@@ -486,6 +487,7 @@ def test_the_mean_loss_after_a_resume_is_that_of_the_steps_since_and_gradients_a
     assert ends[0].num_gradients == ends[1].num_gradients == ends[3].num_gradients != {0}
 
 
+@pytest.mark.slow
 def test_a_pass_that_updates_nothing_saves_and_logs_nothing(tmp_path: Path) -> None:
     """NaN until the guard has gone back once: to step 0, where it looks at the data."""
 

@@ -141,6 +141,7 @@ def test_after_rollbacks_tensorboard_shows_the_final_lineage_and_the_rest_apart(
         loggers.TensorBoard(Mock(spec=["add_scalar"]), purge=True)
 
 
+@pytest.mark.slow
 def test_after_rollbacks_the_last_row_of_each_step_is_the_final_lineage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

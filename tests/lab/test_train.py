@@ -161,6 +161,7 @@ def test_half_precision_trains(text: Text, precision: Literal["bf16", "fp16"]) -
     assert parts.model.lm_head.weight.dtype == torch.float32
 
 
+@pytest.mark.slow
 def test_evaluation_is_the_mean_over_held_out_text(text: Text) -> None:
     model = build(_scenario(), 0, text).model
     tokens = torch.from_numpy(text.validation.astype(np.int64))

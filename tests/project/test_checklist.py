@@ -69,6 +69,7 @@ def test_an_escaped_bar_stays_in_its_cell(tmp_path: Path) -> None:
     assert read_table(table)[0].accepted_when == "equals |v|"
 
 
+@pytest.mark.slow
 def test_claims_are_found_by_collection(claim: Path) -> None:
     done = run_tool(claim, "--json")
     assert done.returncode == 0, done.stderr
@@ -81,6 +82,7 @@ def test_claims_are_found_by_collection(claim: Path) -> None:
     assert tests["S31"][0].endswith("test_claims.py::test_lines")
 
 
+@pytest.mark.slow
 def test_an_unknown_id_is_an_error_and_named(claim: Path) -> None:
     claim.write_text(claim.read_text().replace("'S32'", "'S270'"))
     done = run_tool(claim)
@@ -90,6 +92,7 @@ def test_an_unknown_id_is_an_error_and_named(claim: Path) -> None:
     assert "test_lines" in done.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_claim_without_an_id_is_an_error(claim: Path) -> None:
     claim.write_text(claim.read_text().replace("'S31', 'S32'", ""))
     assert run_tool(claim).returncode == 1

@@ -83,6 +83,7 @@ def test_base_imports_with_torch_blocked() -> None:
     assert done.stdout.strip() == importlib.import_module("trimtab").__version__
 
 
+@pytest.mark.slow
 def test_every_torch_free_module_imports_with_torch_blocked() -> None:
     names = [
         module_name(path) for path in FILES if not needs_torch(path) and path.name != "__main__.py"

@@ -54,6 +54,7 @@ def test_every_sound_log_is_read(tmp_path: Path) -> None:
             assert record.num_loss_rows == 12 + (name == "events"), name
 
 
+@pytest.mark.slow
 def test_mutated_logs_give_records_or_one_clear_error(tmp_path: Path) -> None:
     assert fuzz(tmp_path, 0, QUICK) == QUICK
 

@@ -58,6 +58,7 @@ def test_a_log_is_the_same_in_blocks_and_line_by_line(style: str, tmp_path: Path
     assert at_once is not None
 
 
+@pytest.mark.slow
 def test_damaged_logs_are_the_same_in_blocks_and_line_by_line(tmp_path: Path) -> None:
     texts = [
         print_log(simulate_run(num_steps=60, seed=i), s) for i, s in enumerate(STYLES.values())

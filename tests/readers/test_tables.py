@@ -376,6 +376,7 @@ def test_a_header_alone_is_said_to_be_that(tmp_path: Path) -> None:
         read_as(tmp_path, "step,loss\n")
 
 
+@pytest.mark.slow
 def test_one_great_json_object_is_no_table(tmp_path: Path) -> None:
     text = json.dumps({"weights": {"values": {str(i): float(i) for i in range(20_000)}}})
     with pytest.raises(ReadError, match="no records that can be read"):

@@ -194,6 +194,7 @@ def damaged(rng: random.Random) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.slow
 def test_damaged_files_read_or_are_refused(tmp_path: Path) -> None:
     rng = random.Random(0)
     path = tmp_path / "log"

@@ -108,6 +108,7 @@ def test_the_gap_to_another_run_is_printed(
     assert f"At {by} " in said
 
 
+@pytest.mark.slow
 def test_png_has_all_panels_and_bad_wishes_are_told(
     run: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -104,6 +104,7 @@ def test_no_incident(opened: Callable[..., Browser], make_record: Callable[..., 
     assert browser.evaluate("document.querySelector('main').className") == "solo"
 
 
+@pytest.mark.slow
 def test_five_hundred_incidents_open_quickly_and_stay_legible(
     opened: Callable[..., Browser],
     make_record: Callable[..., RunRecord],
@@ -172,6 +173,7 @@ def test_one_row_and_no_row(
         assert ("Too short to judge" if n else "the log holds no rows") in said
 
 
+@pytest.mark.slow
 def test_hundreds_of_attempts(opened: Callable[..., Browser]) -> None:
     build = RecordBuilder("many.log", "text")
     for k in range(300):

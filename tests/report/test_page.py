@@ -46,6 +46,7 @@ def show(browser: Any, tmp_path: Path) -> Iterator[Callable[..., Any]]:
     )  # the page itself, nothing more
 
 
+@pytest.mark.slow
 @pytest.mark.covers("S5")
 def test_four_main_panels_stand_aligned_on_one_axis(
     show: Callable[..., Any], rescued: RunAccount, excerpt: RunAccount, healthy: RunAccount

@@ -215,6 +215,7 @@ def many_spikes(make_record: Callable[..., RunRecord], at: Sequence[int]) -> Run
     return make_record({"loss": loss})
 
 
+@pytest.mark.slow
 def test_many_alarms_are_weighed_and_told_in_few_lines(
     make_record: Callable[..., RunRecord],
 ) -> None:

@@ -120,6 +120,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, said: Callable[..., str]) ->
     said("watch", path, "--until-idle", "0", "--interval", "0.01", code=(0, 2))
 
 
+@pytest.mark.slow
 def test_a_run_directory(run_directory: Path, tmp_path: Path, said: Callable[..., str]) -> None:
     logbook = harmless_markdown(said("chronicle", run_directory))
     assert "api key \\*\\*\\*" in logbook

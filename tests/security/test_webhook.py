@@ -102,6 +102,7 @@ def wait_until(done: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", [hangs, drips, continues])
 def test_a_server_that_never_ends_is_given_up_in_time(answer: Answer) -> None:
     told: list[str] = []

@@ -81,6 +81,7 @@ def wait_for(what: Callable[[], bool], seconds: float = 60.0) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_what_a_command_prints_passes_byte_for_byte_with_its_exit_status(run: Run) -> None:
     program = (
         "import sys; sys.stdout.buffer.write(bytes(range(256)) * 400);"
@@ -173,6 +174,7 @@ def test_a_checkpoint_that_cannot_be_loaded_is_passed_over_for_the_one_before(ru
     assert [Path(p).name for p in loads] == ["checkpoint-40.pt", "checkpoint-30.pt"]
 
 
+@pytest.mark.slow
 def test_a_signal_reaches_the_command_and_nothing_is_restarted(run: Run) -> None:
     program = (
         "import signal, sys, time;"
@@ -255,6 +257,7 @@ def test_another_command_does_not_take_over_what_a_killed_supervisor_left(run: R
     assert not is_alive(int(pid), start_ticks(int(pid)))
 
 
+@pytest.mark.slow
 def test_an_argument_that_is_no_text_is_journaled_with_its_bytes_escaped(run: Run) -> None:
     done = run(command=("echo", b"\xff.txt"))  # type: ignore[arg-type]
     assert (done.returncode, done.stdout) == (0, b"\xff.txt\n")
@@ -333,6 +336,7 @@ def sleeping(mark: str) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_command_that_ignores_the_end_is_killed_after_the_grace(run: Run) -> None:
     deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True);"
     policy = run.root / "grace.toml"
@@ -365,6 +369,7 @@ def test_a_second_supervisor_in_the_same_folder_is_refused(run: Run) -> None:
         first.wait()
 
 
+@pytest.mark.slow
 def test_a_missing_command_and_a_bad_policy_are_one_clear_error(run: Run, tmp_path: Path) -> None:
     done = run(command=("./no-such-program",))
     assert done.returncode == 127

@@ -16,6 +16,7 @@ def test_nothing_is_lost_wherever_a_rollback_is_killed() -> None:
     assert figures.failures == []
 
 
+@pytest.mark.slow
 def test_the_command_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["surgery", "--kills", "2", "--seed", "3"]) == 0
     out = capsys.readouterr().out

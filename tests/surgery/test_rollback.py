@@ -103,6 +103,7 @@ def test_last_ckpt_and_trainer_state_go_back_too(tmp_path: Path, call: Call) -> 
     assert (tmp_path / "h" / "trainer_state.json").read_text() == '{"global_step": 3000}'
 
 
+@pytest.mark.slow
 def test_a_link_leads_to_the_target_whatever_it_is_called(tmp_path: Path, call: Call) -> None:
     for epoch, step in enumerate((3000, 6210)):
         pickled(step, tmp_path / f"epoch={epoch}-step={step}.ckpt")
@@ -180,6 +181,7 @@ def test_events_are_cut_by_the_steps_in_them(tmp_path: Path, call: Call) -> None
     assert tree(run, without=OURS) == before
 
 
+@pytest.mark.slow
 def test_what_has_no_step_stays_and_damage_is_left_alone(tmp_path: Path, call: Call) -> None:
     run = tmp_path / "run"
     for step in (100, 200):
@@ -407,6 +409,7 @@ def test_a_half_done_rollback_is_finished_or_taken_back(cluster: Path, call: Cal
     assert blocker.exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_refuses_leaves_something_to_finish(cluster: Path, call: Call) -> None:
     log_events(cluster / "tb", megatron_rows(10, 7000, blow_up=9999), suffix=".1")
     age(cluster)
