@@ -11,7 +11,7 @@ from benchmarks.trust.power_disk import SECTOR_BYTES, Cut, Disk, differences, ev
 from benchmarks.trust.power_tape import ROOT, Operation, Tape
 from trimtab import durable
 
-STATES = int(os.environ.get("POWER_STATES", "110"))
+STATES = int(os.environ.get("POWER_STATES", "60"))
 SEED = int(os.environ.get("POWER_SEED", "0"))
 
 
