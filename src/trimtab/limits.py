@@ -93,7 +93,11 @@ LIMITS: tuple[Limit, ...] = (
         f"{', '.join(str(s) for s in WEBHOOK_WAITS_S)} s, then told on stderr",
     ),
     Limit("the end of a watch, for messages that wait", f"{WEBHOOK_CLOSE_S} s", "told on stderr"),
-    Limit("webhook messages that wait", f"{MAX_WEBHOOK_QUEUE}", "the oldest is dropped, and told"),
+    Limit(
+        "messages to a webhook or a person that wait",
+        f"{MAX_WEBHOOK_QUEUE}",
+        "the oldest is dropped, and told",
+    ),
 )
 
 

@@ -638,13 +638,16 @@ def test_a_mail_server_that_is_dead_holds_no_restart_up(run: Run, mails: str) ->
             f"import smtplib; smtplib.SMTP('127.0.0.1', {port}).sendmail('a@b', 'c@d', 'alarm')"
         )
         mail = f"{sys.executable} {send}"
-        argv = run.argv("--policy", str(policy), "--exec", mail, "+--fault", "+kill@35")
+        person = f"mailto://127.0.0.1:{port}?from=a@example.com&to=b@example.com"
+        told = ("--exec", mail, "--notify", person)
+        argv = run.argv("--policy", str(policy), *told, "+--fault", "+kill@35")
         with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             wait_for(lambda: (run.job / "done").exists(), 20)  # the mail hangs for 60 s
             server.close()
             _, said = process.communicate(timeout=60)
     assert process.returncode == 0
     assert b"--exec" in said
+    assert b"--notify mailto://127.0.0.1" in said
     assert (run.job / "done").read_text() == "60"
     assert len(run.starts) == 2
     assert not (run.job / "twice").exists()

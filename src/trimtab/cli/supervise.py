@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trimtab.errors import ConfigError
+from trimtab.monitor.channels import parse_channels
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
 from trimtab.plan.policy import Policy
 from trimtab.supervise.settings import SuperviseSettings, read_policy, read_settings
@@ -78,6 +79,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     )
     parser.add_argument("--exec", metavar="CMD", dest="alert", help="as for watch")
     parser.add_argument("--webhook", metavar="URL", help="as for watch")
+    parser.add_argument(
+        "--notify", metavar="URL|@FILE", action="append", default=[], help="as for watch"
+    )
     parser.add_argument("argv", metavar="-- CMD ...", nargs=argparse.REMAINDER)
     parser.set_defaults(run=run)
 
@@ -107,8 +111,10 @@ def run(arguments: argparse.Namespace) -> int:
     )
     command = () if arguments.alert is None else parse_command(arguments.alert)
     url = "" if arguments.webhook is None else parse_url(arguments.webhook)
-    with Alarm(command=command, url=url) as alarm:
-        status = supervise(job, settings, policy=policy, alarm=alarm if command or url else None)
+    people = parse_channels(arguments.notify)
+    with Alarm(command=command, url=url, people=people) as alarm:
+        told = alarm if command or url or people else None
+        status = supervise(job, settings, policy=policy, alarm=told)
     if said := come_back(arguments.slurm, arguments.run_folder, status, os.environ):
         sys.stderr.write(f"trimtab supervise: {plain(said)}\n")
     return status

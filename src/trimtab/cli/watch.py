@@ -18,6 +18,7 @@ from trimtab.cli.stdin import STDIN, GrowingStdin
 from trimtab.cli.watch_digest import digest
 from trimtab.kinds import severity_rank
 from trimtab.masking import masked
+from trimtab.monitor.channels import parse_channels
 from trimtab.monitor.follow import Update, Watch
 from trimtab.monitor.notifier import Alarm, parse_command, parse_url
 from trimtab.monitor.prometheus import Exporter, parse_target
@@ -83,10 +84,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--webhook", metavar="URL", help="post the same JSON to this address")
     parser.add_argument(
+        "--notify",
+        metavar="URL|@FILE",
+        action="append",
+        default=[],
+        help=(
+            "tell a person by chat, mail or pager: an address as Apprise writes it (mailto://…,"
+            " slack://…), or @FILE with one a line; again for more; needs trimtab[alerts]"
+        ),
+    )
+    parser.add_argument(
         "--on",
         choices=("info", "warning", "critical"),
         default="warning",
-        help="lowest severity that is an alarm for --exec and --webhook",
+        help="lowest severity that is an alarm for --exec, --webhook and --notify",
     )
     parser.add_argument(
         "--hang",
@@ -132,6 +143,7 @@ def follow(
     """Watch one path and return the exit code; Ctrl-C ends it with the state."""
     command = () if options.command is None else parse_command(options.command)
     url = "" if options.webhook is None else parse_url(options.webhook)
+    people = parse_channels(options.notify)
     target = getattr(options, "prometheus", None)
     exporter = None if target is None else Exporter(parse_target(target), path, clock)
 
@@ -151,7 +163,7 @@ def follow(
         sleep=after_look,
     )
     watch.path = name or path
-    with Alarm(command=command, url=url) as alarm:
+    with Alarm(command=command, url=url, people=people) as alarm:
         printer = _Printer(alarm, options)
         with contextlib.suppress(KeyboardInterrupt, EOFError):
             for update in watch:

@@ -1,4 +1,4 @@
-"""Where an alarm goes: a command of the user's, a web address.
+"""Where an alarm goes: a command of the user's, a web address, people by chat, mail or pager.
 
 A failed delivery is reported on stderr and stops nothing. Text of a log reaches a command in its
 environment and its input only, in one harmless line each; no shell sees it.
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from trimtab.errors import ConfigError
 from trimtab.limits import MAX_WEBHOOK_QUEUE
+from trimtab.monitor.channels import Recipient, letter
 from trimtab.monitor.webhook import Webhook
 from trimtab.text import plain, visible
 
@@ -75,12 +76,18 @@ def parse_url(text: str) -> str:
 class Alarm:
     """Where to send an incident; `close` it, or use it in a `with` block."""
 
-    def __init__(self, *, command: tuple[str, ...] = (), url: str = "") -> None:
+    def __init__(
+        self, *, command: tuple[str, ...] = (), url: str = "", people: tuple[str, ...] = ()
+    ) -> None:
         """Keep where to send.
 
         Args:
             command: The arguments of a command; () for none.
             url: A web address; "" for none.
+            people: Addresses as Apprise writes them; () for none.
+
+        Raises:
+            ConfigError: Apprise is not installed, or an address is not one.
         """
         self.command = command
         self._waiting: Queue[tuple[str, Mapping[str, Any]] | None] = Queue(MAX_WEBHOOK_QUEUE)
@@ -90,6 +97,7 @@ class Alarm:
         self._closing, self._over = False, False
         """Whether the end has come, and whether no command may be started any more."""
         self._webhook = Webhook(url, say=lambda text: _say(f"--webhook: {text}")) if url else None
+        self._channels = [Recipient(p, say=lambda text: _say(f"--notify {text}")) for p in people]
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -111,11 +119,16 @@ class Alarm:
             if self._thread.is_alive() and (process := self._process) is not None:
                 _end(process)
                 self._say_ended(f"ended, not done {COMMAND_TIMEOUT_S:g} s after the end")
+        closing = [threading.Thread(target=channel.close) for channel in self._channels]
+        for thread in closing:  # they wait beside each other, not one after the other
+            thread.start()
         if self._webhook is not None:
             self._webhook.close()
+        for thread in closing:
+            thread.join()
 
     def raise_for(self, document: Mapping[str, Any]) -> None:
-        """Have the command run and the document posted, one after the other, in the background.
+        """Have the command run, the document posted and the people told, in the background.
 
         Whoever watches never waits: a mail server that hangs holds no restart up. What failed is
         said on stderr.
@@ -125,6 +138,10 @@ class Alarm:
             self._start(text, document["incident"])
         if self._webhook is not None:
             self._webhook.send(text)
+        if self._channels:
+            subject, body = letter(document)
+            for channel in self._channels:
+                channel.send(subject, body)
 
     def _start(self, text: str, incident: Mapping[str, Any]) -> None:
         try:
