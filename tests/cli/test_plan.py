@@ -184,6 +184,72 @@ def test_knobs_of_a_run(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> N
     assert "clip 1.0 to off" in said(capsys, "knobs", run)
 
 
+def _run_of_attempts(run: Path, turned: list[tuple[str, int, dict[str, str], float]]) -> None:
+    """Write a run: (attempt, step it went back to, settings, level of its loss), each the next's
+    parent; every attempt has 40 steps."""
+    (run / "signals").mkdir(parents=True)
+    events: list[dict[str, object]] = []
+    for number, back_to, settings, level in turned:
+        parent = events[-1]["number"] if events else None
+        event = {"t": "2026-01-01T00:00:00", "event": "attempt", "attempt": number, "step": back_to}
+        events.append(
+            event
+            | {"number": number, "parent": parent, "parent_step": back_to or None, "why": ""}
+            | {"trial": False, "settings": settings}
+        )
+        rows = [
+            {"step": s, "loss": level + 0.01 * (s % 3), "grad_norm": level}
+            for s in range(back_to + 1, back_to + 41)
+        ]
+        (run / "signals" / f"{number}.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
+    (run / "journal.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+
+
+@pytest.mark.covers("S228")
+def test_knobs_are_five_each_with_its_last_outcome(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    first = {"lr": "1e-3", "max_grad_norm": "1.0", "optim.weight_decay": "0.1", "adam_beta2": ".99"}
+    lower = first | {"lr": "5e-4"}
+    decay = lower | {"optim.weight_decay": "0.01"}
+    clip = decay | {"max_grad_norm": "0.5"}
+    _run_of_attempts(
+        tmp_path / "run",
+        [
+            ("1.0", 0, first, 3.0),
+            ("1.1", 40, lower, 2.0),  # goes on where the first ended: no roll-back
+            ("1.2", 80, decay, 3.0),
+            ("1.3", 100, clip, 2.0),  # from the midst of its parent
+            ("1.4", 140, clip | {"lr": "1e-4"}, 2.0),
+        ],
+    )
+    menu = {k["knob"]: k for k in document(capsys, "knobs", tmp_path / "run")["menu"]}
+    assert list(menu) == [
+        *("roll-back", "learning-rate", "gradient-clip", "weight-decay", "adam-beta2")
+    ]
+    told = {k: (v["attempt"], v["label"], v["with_others"]) for k, v in menu.items()}
+    assert told == {
+        "roll-back": ("1.3", "better", True),
+        "learning-rate": ("1.4", "unclear", False),
+        "gradient-clip": ("1.3", "better", True),
+        "weight-decay": ("1.2", "worse", False),
+        "adam-beta2": (None, None, False),
+    }
+    assert menu["learning-rate"]["change"] == "lr 5e-4 to 1e-4"
+    assert menu["adam-beta2"]["worked_elsewhere"] == ["BLOOM-176B"]
+    text = said(capsys, "knobs", tmp_path / "run")
+    assert "weight decay   worse: 1.2 against 1.1, optim.weight_decay 0.1 to 0.01;" in text
+    assert "Adam's beta2   not turned; elsewhere it worked for BLOOM-176B" in text
+
+
+def test_knobs_of_a_run_of_one_attempt_tell_what_is_known_elsewhere(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _run_of_attempts(tmp_path / "run", [("1.0", 0, {}, 2.0)])
+    assert [k["label"] for k in document(capsys, "knobs", tmp_path / "run")["menu"]] == [None] * 5
+    assert said(capsys, "knobs", tmp_path / "run").count("not turned; elsewhere it") == 5
+
+
 def test_what_a_guard_of_seven_billion_weights_holds(capsys: pytest.CaptureFixture[str]) -> None:
     size = ("guard", "--params", "7e9", "--optimizer", "adamw", "--world", "64")
     text = said(capsys, *size, "--step-seconds", "2")

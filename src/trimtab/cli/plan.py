@@ -28,7 +28,8 @@ from trimtab.plan.hypotheses import (
     still_open,
     weighed,
 )
-from trimtab.plan.knobs import knob_ledger
+from trimtab.plan.knobs import KnobOutcome, knob_ledger, knob_menu
+from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.readers import read_run
 
 __all__ = ["add", "run"]
@@ -77,7 +78,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     match.add_argument("config", metavar="CONFIG", type=Path, help="the same of the new run")
     match.set_defaults(run=run, plan=_match)
 
-    knobs = kinds.add_parser("knobs", help="every toggle of a run, with its effect on four metrics")
+    knobs = kinds.add_parser(
+        "knobs", help="the few knobs there are and every toggle of a run, each with its outcome"
+    )
     knobs.add_argument("path", metavar="RUN")
     knobs.set_defaults(run=run, plan=_knobs)
 
@@ -326,9 +329,16 @@ def _narrowed(found: ChangeSet, outcomes: list[str]) -> Narrowing:
 
 
 def _knobs(arguments: argparse.Namespace) -> Told:
-    toggles = knob_ledger(read_run(arguments.path))
-    lines = [
-        f"{t.attempt} against {t.parent}, {t.steps} steps: {t.text}\n  {t.label.text()}"
+    record = read_run(arguments.path)
+    menu = knob_menu(record)
+    lines = [f"the {len(menu)} knobs there are, each with what it did last in this run:"]
+    lines += [f"  {k.knob.title:<14} {_last_outcome(k)}" for k in menu]
+    toggles = knob_ledger(record)
+    lines += [
+        "every change:" if toggles else "no attempt states a setting that differs from its parent's"
+    ]
+    lines += [
+        f"  {t.attempt} against {t.parent}, {t.steps} steps: {t.text}\n    {t.label.text()}"
         for t in toggles
     ]
     document = {
@@ -346,9 +356,40 @@ def _knobs(arguments: argparse.Namespace) -> Told:
                 "figures": {m: list(v) for m, v in t.label.figures.items()},
             }
             for t in toggles
-        ]
+        ],
+        "menu": [
+            {
+                "knob": k.knob.id,
+                "attempt": k.attempt or None,
+                "parent": k.parent or None,
+                "change": k.text or None,
+                "steps": k.steps,
+                "label": None if k.label is None else k.label.overall,
+                "with_others": k.with_others,
+                "worked_elsewhere": [e.run for e in REMEDY_BY_ID[k.knob.remedy].worked],
+                "failed_elsewhere": [e.run for e in REMEDY_BY_ID[k.knob.remedy].failed],
+            }
+            for k in menu
+        ],
     }
-    return lines or ["no attempt states a setting that differs from its parent's"], document
+    return lines, document
+
+
+def _last_outcome(outcome: KnobOutcome) -> str:
+    if outcome.label is not None:
+        before, after = outcome.label.figures["loss"]
+        also = ", together with others" if outcome.with_others else ""
+        return (
+            f"{outcome.label.overall}: {outcome.attempt} against {outcome.parent}, {outcome.text}"
+            f"{also}; loss {before:.3g} to {after:.3g} over {outcome.steps} steps"
+        )
+    known = REMEDY_BY_ID[outcome.knob.remedy]
+    said = [
+        f"{what} {', '.join(e.run for e in of)}"
+        for what, of in (("worked for", known.worked), ("did not help", known.failed))
+        if of
+    ]
+    return f"not turned; elsewhere it {' and '.join(said)}" if said else "not turned"
 
 
 def _fallback(arguments: argparse.Namespace) -> Told:
