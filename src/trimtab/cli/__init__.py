@@ -35,6 +35,7 @@ _COMMANDS = (
     "audit",
     "smoke",
     "parity",
+    "replay",
     "scan",
     "rollback",
     "chronicle",

@@ -3,7 +3,8 @@
 `audit` looks at init, gradients, optimizer groups and number formats of a model; `check_reload`
 compares it with its checkpoint; `coordinate_check` measures whether activations keep their size as
 the width grows; `parity` trains a few steps under each distributed layout and compares them;
-`smoke` trains a small twin of a config.
+`smoke` trains a small twin of a config; `export_step` writes one training step that can be computed
+again elsewhere.
 
 Everything here needs the torch extra. Findings have the form of the config rules, with title,
 reason and source from the same table.
@@ -19,14 +20,24 @@ if TYPE_CHECKING:
     from trimtab.model_checks.model_audit import audit
     from trimtab.model_checks.reload import check_reload
     from trimtab.model_checks.smoke_run import smoke
+    from trimtab.model_checks.step_bundle import export_step
 
-__all__ = ["LayoutCase", "audit", "check_reload", "coordinate_check", "parity", "smoke"]
+__all__ = [
+    "LayoutCase",
+    "audit",
+    "check_reload",
+    "coordinate_check",
+    "export_step",
+    "parity",
+    "smoke",
+]
 
 _HOMES = {
     "LayoutCase": "layouts",
     "audit": "model_audit",
     "check_reload": "reload",
     "coordinate_check": "coordinates",
+    "export_step": "step_bundle",
     "parity": "layout_parity",
     "smoke": "smoke_run",
 }
