@@ -145,6 +145,32 @@ def test_analyze_refuses_what_is_no_source() -> None:
         trimtab.analyze({"step": 3, "loss": [1.0]})
 
 
+def test_analyze_takes_what_read_gives_and_no_empty_path(tr8: Path) -> None:
+    found = trimtab.analyze(trimtab.read(tr8))
+    assert judged(found) == judged(trimtab.analyze(tr8))
+    with pytest.raises(ReadError, match="the path is empty"):
+        trimtab.analyze("")
+
+
+def test_analyze_reads_the_first_of_two_columns_of_one_name_as_of_a_file(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    calm, spiked = columns()["loss"], list(columns()["loss"])
+    spiked[400:] = [9.0] * 200
+    frame = pandas.DataFrame({"step": range(600), "loss": spiked, "other": calm})
+    frame.columns = ["step", "loss", "loss"]
+    frame.to_csv(tmp_path / "twice.csv", index=False)
+    assert trimtab.analyze(frame).verdict == trimtab.analyze(tmp_path / "twice.csv").verdict
+    assert trimtab.analyze(frame).verdict == "incident"
+
+
+def test_analyze_reads_flags_of_a_table_as_it_reads_those_of_a_frame(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(columns())[["step", "loss", "lr"]].dropna()
+    frame["skipped"] = [i % 50 == 0 for i in range(len(frame))]
+    frame.to_csv(tmp_path / "flags.csv", index=False)
+    assert judged(trimtab.analyze(tmp_path / "flags.csv")) == judged(trimtab.analyze(frame))
+
+
 def test_verdict_of_each_kind(tmp_path: Path) -> None:
     steps = list(range(1500))
     quiet = [3 - s / 10000 + (s * 7919 % 13) / 1000 for s in steps]

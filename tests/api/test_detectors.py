@@ -153,3 +153,65 @@ def test_inspect_and_watch_take_both_options(
     assert main([*watch, "--threshold", "above.limit=3", "--fail-on", "warning"]) == 0
     assert main(["inspect", "--threshold", "above.limit=3", str(log)]) == 2
     assert "above.limit" in capsys.readouterr().err
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unsaved(AboveDetector):
+    """Its state is no JSON value: from the beginning, or after some rows."""
+
+    name: str = "unsaved"
+    first: object = 0.0
+    later: object = frozenset()
+
+    def start(self) -> object:  # type: ignore[override]
+        if self.first is None:
+            raise ZeroDivisionError("of the user's")
+        return self.first
+
+    def update(self, state: object, row: Row) -> tuple[object, tuple[Finding, ...]]:  # type: ignore[override]
+        return (self.later if row.index > 3 else state), ()
+
+
+@pytest.mark.parametrize("first", [{1, 2}, None])
+def test_make_judge_names_a_detector_whose_first_state_cannot_be_saved(first: object) -> None:
+    with pytest.raises(ConfigError, match=r"detectors: unsaved: start\(\) gives no state"):
+        make_judge([Unsaved(first=first)])
+
+
+@pytest.mark.torch
+def test_guard_saves_on_without_a_detector_whose_state_can_no_longer_be_saved(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(4, 1)
+    guard = trimtab.Guard(
+        model=model,
+        optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+        data=torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=4),
+        run=tmp_path / "run",
+        steps=12,
+        detectors=[Unsaved()],
+        policy=trimtab.Policy(checkpoint_every_steps=5),
+    )
+    for batch in guard:
+        guard.backward((model(batch) ** 2).mean())
+        guard.step()
+    assert sorted(p.name for p in (tmp_path / "run" / "checkpoints").iterdir())
+    said = capsys.readouterr().err
+    assert "the detector 'unsaved' raised TypeError" in said
+    assert "fault of its own (checkpoint)" not in said
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("extra", [{"a": 1}, [1], {1: None}])
+def test_guard_refuses_an_extra_that_cannot_be_saved(tmp_path: Path, extra: object) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(4, 1)
+    with pytest.raises(ConfigError, match=r"Guard\(extra="):
+        trimtab.Guard(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+            data=torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=4),
+            run=tmp_path / "run",
+            extra=extra,  # type: ignore[arg-type]
+        )

@@ -242,6 +242,22 @@ def test_knobs_are_five_each_with_its_last_outcome(
     assert "Adam's beta2   not turned; elsewhere it worked for BLOOM-176B" in text
 
 
+def test_knobs_leave_out_a_resume_that_nobody_chose_and_an_attempt_that_is_its_own_parent(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    _run_of_attempts(run, [("1.0", 0, {}, 3.0), ("1.1", 20, {}, 2.0), ("1.2", 40, {}, 2.0)])
+    events = [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+    events[2] |= {"why": "resumed after a stop", "parent_step": 30}
+    (run / "journal.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+    (back, *_) = document(capsys, "knobs", run)["menu"]
+    assert (back["knob"], back["attempt"], back["change"]) == ("roll-back", "1.1", "to step 20")
+    events[1]["parent"] = "1.1"
+    (run / "journal.jsonl").write_text("\n".join(map(json.dumps, events)) + "\n")
+    (back, *_) = document(capsys, "knobs", run)["menu"]
+    assert back["attempt"] is None
+
+
 def test_knobs_of_a_run_of_one_attempt_tell_what_is_known_elsewhere(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -286,7 +286,7 @@ def test_a_command_that_fails_or_a_dead_webhook_stops_nothing(
     assert code == 0
     assert "cannot be run" in err
     assert "not delivered" in err
-    assert err.count("watching continues") == 2
+    assert err.count("watching continues") >= 1  # not where the watch is over
     assert json.loads(out.splitlines()[-1])["event"] == "stopped"
 
 
@@ -324,8 +324,8 @@ def test_the_webhook_gets_the_incident(tmp_path: Path, capsys: pytest.CaptureFix
         (b"SSH-2.0-Open\r\n\r\n", "not delivered (SSH"),
         (b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 1000 + b"\r\n", "not delivered (got more"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000 + b"\r\n\r\n", "not delivered (got more"),
-        (b"HTTP/1.1 302 x\r\nLocation: http://a:b/\r\n\r\n", "redirected to 'http://a:b/'"),
-        (b"HTTP/1.1 307 x\r\nLocation: /there\r\n\r\n", "redirected to '/there'"),
+        (b"HTTP/1.1 302 x\r\nLocation: http://a:b/\r\n\r\n", "redirected to http://a;"),
+        (b"HTTP/1.1 307 x\r\nLocation: /there\r\n\r\n", "redirected to another path;"),
     ],
 )
 def test_what_a_webhook_answers_stops_nothing_and_is_not_followed(
@@ -636,3 +636,23 @@ def test_standard_input_is_followed_to_its_end(run: Run, monkeypatch: pytest.Mon
     assert {t["path"] for t in told} == {"-"}
     assert [t["rows"] for t in told if t["event"] == "stopped"] == [400]
     assert any(t["event"] == "found" and t["incident"]["kind"] for t in told)
+
+
+@pytest.mark.slow
+def test_watch_ends_by_sigterm_as_by_ctrl_c_and_leaves_no_command(tmp_path: Path) -> None:
+    path, marker = tmp_path / "train.jsonl", tmp_path / "ran"
+    path.write_text(log_text((200,)))
+    sleeper = (
+        f"{sys.executable} -c 'import sys, time; open(sys.argv[1], \"w\"); time.sleep(3)' {marker}"
+    )
+    argv = [sys.executable, "-m", "trimtab", "watch", str(path), "--interval", "0.1"]
+    with subprocess.Popen(
+        [*argv, "--exec", sleeper], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while not marker.exists():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM, err
+    assert "stopped at step 600" in out
+    assert "Traceback" not in err

@@ -57,6 +57,34 @@ def test_outliers_are_no_batches_that_were_trained_on_long_before_the_onset(
         assert np.flatnonzero(outliers(case, margin=4)).tolist() == found
 
 
+LEARNT = [7.0 + 0.2 * (i % 3) for i in range(30)]
+
+
+@pytest.mark.parametrize(
+    ("before", "ahead", "num_found"),
+    [
+        (QUIET[:5] + LEARNT, QUIET[5:15], 30),  # trained through; the second alarm is at its end
+        (QUIET[:5] + LEARNT[:20], LEARNT[20:] + QUIET[5:15], 30),
+        ([x + 5.0 for x in QUIET], [x + 5.0 for x in QUIET], 0),  # the state is odd: all are high
+        (LEARNT, LEARNT, 0),
+        (QUIET[:2] + LEARNT, QUIET[2:4], 0),  # too few that cost the usual
+        ([2.0, 3.1] * 5 + LEARNT, QUIET, 0),  # not one window
+        ([*QUIET[:10], *np.linspace(2.25, 6, 30)], QUIET[10:], 0),  # not apart from the others
+    ],
+)
+def test_outliers_are_a_window_that_was_trained_through_before_the_onset(
+    before: list[float], ahead: list[float], num_found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "onset_sample", lambda _case: len(before))
+    samples = [(i, i, float(x)) for i, x in enumerate([*before, *ahead])]
+    case: Any = SimpleNamespace(
+        probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0), incident=RISE
+    )
+    found = np.flatnonzero(outliers(case, margin=4))
+    assert len(found) == num_found
+    assert all(samples[i][2] > 6 for i in found)
+
+
 @pytest.mark.parametrize(
     ("rates", "expected"),
     [

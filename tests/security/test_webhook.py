@@ -153,7 +153,8 @@ def test_no_redirect_is_followed(code: int) -> None:
         messages.close()
         assert len(server.got) == 1
         assert other.got == []
-    assert told == [f"not delivered (redirected to '{other.url}'; give that address)"]
+    # The path of a webhook is often its secret: no more than the host is shown.
+    assert told == ["not delivered (redirected to http://127.0.0.1; give the address it moved to)"]
 
 
 def test_a_body_without_end_is_not_read() -> None:

@@ -139,7 +139,9 @@ def _columns(source: object) -> dict[str, list[object]]:
     if isinstance(source, _PolarsFrame):
         return {c.name: c.to_list() for c in source.get_columns()}
     if _is_pandas(source):
-        columns = {str(name): _cells(series) for name, series in source.items()}
+        columns = dict[str, list[object]]()
+        for name, series in source.items():  # of two of one name the first is read, as in a file
+            columns.setdefault(str(name), _cells(series))
         # `index.names` and not `index.name`: of several levels, one may be the step
         levels = {
             str(name): _cells(source.index.get_level_values(level))

@@ -121,14 +121,19 @@ def read_source(source: object) -> Iterator[tuple[str, RunRecord | ReadError]]:
     """Yield (path, record or why there is none) for every run in a source.
 
     Args:
-        source: A path (a log, a run directory, or a directory of logs), a run record, a pandas or
-            polars frame, or a mapping of columns. The path of columns in memory is empty.
+        source: A path (a log, a run directory, or a directory of logs), a run record or several (as
+            `trimtab.read` gives them), a pandas or polars frame, or a mapping of columns. The path of columns in memory is empty.
 
     Raises:
         ReadError: The columns in memory cannot be read, or the source is of another type.
     """
     if isinstance(source, str | os.PathLike):
+        if not os.fspath(source):
+            raise ReadError("the path is empty; give that of a log, or '.' for this directory")
         yield from read_each(source)
+    elif isinstance(source, list | tuple) and all(isinstance(s, RunRecord) for s in source):
+        for record in source:
+            yield record.source, record
     elif isinstance(source, RunRecord):
         yield source.source, source
     elif is_columns(source):

@@ -3,10 +3,13 @@
 import argparse
 import contextlib
 import json
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from trimtab.analysis.account import IncidentAccount, RunAccount, any_fails_on, fails_on
 from trimtab.analysis.json_form import incident_to_json
@@ -163,7 +166,8 @@ def follow(
         sleep=after_look,
     )
     watch.path = name or path
-    with Alarm(command=command, url=url, people=people) as alarm:
+    told_to_end = _Ended()
+    with told_to_end, Alarm(command=command, url=url, people=people) as alarm:
         printer = _Printer(alarm, options)
         with contextlib.suppress(KeyboardInterrupt, EOFError):
             for update in watch:
@@ -173,7 +177,28 @@ def follow(
         if exporter is not None:
             exporter.tell(watch)
             exporter.close()
-        return printer.finish(watch)
+        code = printer.finish(watch)
+    return 128 + signal.SIGTERM if told_to_end.seen else code
+
+
+class _Ended:
+    """SIGTERM, as systemd, Kubernetes and SLURM send it, ends a watch as Ctrl-C does."""
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._before: Any = None
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            self._before = signal.signal(signal.SIGTERM, self._end)
+
+    def __exit__(self, *_: object) -> None:
+        if self._before is not None:
+            signal.signal(signal.SIGTERM, self._before)
+
+    def _end(self, *_: object) -> None:
+        self.seen = True
+        raise KeyboardInterrupt
 
 
 class _Printer:

@@ -12,12 +12,13 @@ or function that returns one when called without arguments.
 
 import dataclasses
 import difflib
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
-from trimtab.detectors.contract import AnyDetector, Detector
+from trimtab.detectors.contract import AnyDetector, Detector, state_to_json
 from trimtab.errors import ConfigError
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
@@ -97,6 +98,14 @@ def _check(detector: object, given: object) -> None:
                 f"detectors: {detector.name} reads {signal!r}, which is no signal"
                 f"{_nearest(signal, SIGNAL_BY_NAME)}"
             )
+    try:
+        json.dumps(state_to_json(detector.start()))
+    except Exception as error:  # the code is the user's: it may raise anything
+        raise ConfigError(
+            f"detectors: {detector.name}: start() gives no state that can be saved"
+            f" ({type(error).__name__}: {error}); it holds numbers, text, arrays, tuples and"
+            " dataclasses of such"
+        ) from error
 
 
 def with_thresholds(

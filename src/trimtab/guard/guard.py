@@ -183,7 +183,9 @@ class Guard:
                     lambda: Recorder(directory, writes=ranks.chief, lock=lock, row_sync=row_sync)
                 )
                 setup_checks.resume_skip_list(order, ranks, directory.skip_list)
-                training = Training(model, optimizer, scheduler, scaler, dict(extra or {}))
+                training = Training(
+                    model, optimizer, scheduler, scaler, setup_checks.extra_parts(extra)
+                )
                 made = assemble(
                     Setup(
                         training=training,

@@ -1,15 +1,17 @@
 """Alarms to people by chat, mail and pager: every service that Apprise knows, one address each.
 
-Apprise is an extra (`trimtab[alerts]`). What a log said reaches it as plain text alone; addresses
-hold passwords and tokens, so that they are shown only as Apprise masks them.
+Apprise is an extra (`trimtab[alerts]`). What a log said reaches it as plain text alone. Addresses
+hold passwords and tokens: no more of one is shown than its service, and of some the host.
 """
 
+import contextlib
 import io
 import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.errors import ConfigError
@@ -23,6 +25,8 @@ __all__ = ["Recipient", "letter", "parse_channels"]
 _MAX_ADDRESSES_BYTES = 64 * 1024
 _NUM_CAUSES = 2
 _KEPT_SAID = 400
+_SHOWS_HOST = ("mailto", "mailtos", "json", "jsons", "xml", "xmls", "form", "forms")
+"""Services whose host is no secret; of others even that may be a token, as the topic of ntfy is."""
 
 
 class Recipient:
@@ -54,6 +58,7 @@ class Recipient:
             deadline_s=deadline_s,
             waits_s=waits_s,
             name="notify",
+            stuck="no answer in time, and the try has not ended yet",
         )
 
     def send(self, subject: str, body: str) -> None:
@@ -76,17 +81,15 @@ class _Letter:
         """Send; what Apprise logs meanwhile says why it failed."""
         subject, _, body = self._text.partition("\n")
         said = io.StringIO()
-        keeper = logging.StreamHandler(said)
-        keeper.setLevel(logging.WARNING)
-        logger = logging.getLogger("apprise")
-        logger.addHandler(keeper)
+        # A logger of its own: that of Apprise is shared by all recipients.
+        logger = logging.Logger("apprise", logging.WARNING)
+        logger.addHandler(logging.StreamHandler(said))
+        self._service[0].logger = logger
         try:
             if not self._service.notify(title=subject, body=body, body_format="text"):
                 self.error = OSError(plain(said.getvalue(), limit=_KEPT_SAID) or "refused")
         except Exception as error:  # noqa: BLE001 - a service of another's making: anything
             self.error = OSError(plain(error, limit=_KEPT_SAID) or type(error).__name__)
-        finally:
-            logger.removeHandler(keeper)
 
     def abort(self) -> None:
         """Nothing: Apprise gives its sockets time limits, and nobody waits for this thread."""
@@ -98,10 +101,10 @@ def parse_channels(texts: Sequence[str]) -> tuple[str, ...]:
     Raises:
         ConfigError: A file cannot be read, an address is not one, or Apprise is not installed.
     """
-    found: list[str] = []
+    found: dict[str, str] = {}
     for text in texts:
         if not text.startswith("@"):
-            found.append(text)
+            found.setdefault(text, "")
             continue
         try:
             with Path(text[1:]).open("rb") as file:
@@ -111,16 +114,20 @@ def parse_channels(texts: Sequence[str]) -> tuple[str, ...]:
                     f"--notify {text}: more than {_MAX_ADDRESSES_BYTES // 1024} KiB; "
                     "give a file with one address a line"
                 )
-            lines = [line.strip() for line in data.decode().splitlines()]
+            lines = [line.strip() for line in data.decode("utf-8-sig").splitlines()]
         except (OSError, ValueError) as error:
-            raise ConfigError(f"--notify {text}: cannot be read ({error})") from error
-        addresses = [line for line in lines if line and not line.startswith("#")]
+            raise ConfigError(
+                f"--notify {text}: cannot be read ({error}); give a text file with one address a"
+                " line"
+            ) from error
+        addresses = {s: i for i, s in enumerate(lines, 1) if s and not s.startswith("#")}
         if not addresses:
             raise ConfigError(f"--notify {text}: holds no address; write one a line")
-        found += addresses
-    for address in found:
-        _service(address)
-    return tuple(dict.fromkeys(found))
+        for address, line in addresses.items():
+            found.setdefault(address, f"{text}:{line}: ")
+    for address, place in found.items():
+        _service(address, place)
+    return tuple(found)
 
 
 def letter(document: Mapping[str, Any]) -> tuple[str, str]:
@@ -152,7 +159,7 @@ def _step(remedy: Mapping[str, Any]) -> str:
     return f"{text}: {values}" if values else text
 
 
-def _service(address: str) -> tuple[Any, str]:
+def _service(address: str, place: str = "") -> tuple[Any, str]:
     """Return what Apprise sends with, and the address without its secrets."""
     try:
         import apprise
@@ -163,11 +170,14 @@ def _service(address: str) -> tuple[Any, str]:
     scheme = re.match(r"[A-Za-z0-9+.-]{1,32}(?=://)", address)
     shown = f"{scheme.group()}://…" if scheme else "…"
     service = apprise.Apprise()
-    if not scheme or not service.add(address):
+    if not scheme or not service.add(address) or len(service) != 1:
         raise ConfigError(
-            f"--notify {shown}: no address that Apprise knows; "
+            f"--notify {place}{shown}: no address that Apprise knows; "
             "write it as https://appriseit.com/services/ says, e.g. mailto://user:password@host"
         )
-    one: Any = service[0]
-    masked = str(one.url(privacy=True))
-    return service, plain(masked.partition("?")[0], limit=120)
+    if scheme.group().lower() in _SHOWS_HOST:
+        with contextlib.suppress(ValueError):
+            parts = urlsplit(address)
+            shown = f"{scheme.group()}://{parts.hostname or ''}"
+            shown += f":{parts.port}" if parts.port else ""
+    return service, plain(shown, limit=120)

@@ -14,6 +14,9 @@ from typing import Protocol
 from trimtab.limits import MAX_WEBHOOK_QUEUE, WEBHOOK_CLOSE_S, WEBHOOK_DEADLINE_S, WEBHOOK_WAITS_S
 from trimtab.text import plain
 
+_ABORT_S = 1.0
+"""A try that was ended from outside gets so long, so that the next one can begin."""
+
 __all__ = ["Delivery", "Exchange", "FinalError"]
 
 
@@ -167,6 +170,7 @@ class Delivery:
         self._try.join(self._deadline_s)
         if self._try.is_alive():
             exchange.abort()
+            self._try.join(_ABORT_S)
             raise TimeoutError(f"no whole answer within {self._deadline_s:g} s")
         if exchange.error is not None:
             raise exchange.error

@@ -96,8 +96,15 @@ class Alarm:
         """The command that runs now."""
         self._closing, self._over = False, False
         """Whether the end has come, and whether no command may be started any more."""
-        self._webhook = Webhook(url, say=lambda text: _say(f"--webhook: {text}")) if url else None
-        self._channels = [Recipient(p, say=lambda text: _say(f"--notify {text}")) for p in people]
+        self._webhook = (
+            Webhook(url, say=lambda text: _say(f"--webhook: {text}", goes_on=not self._closing))
+            if url
+            else None
+        )
+        self._recipients = [
+            Recipient(p, say=lambda text: _say(f"--notify {text}", goes_on=not self._closing))
+            for p in people
+        ]
 
     def __enter__(self) -> Self:
         """Return itself."""
@@ -110,20 +117,27 @@ class Alarm:
     def close(self) -> None:
         """Give what is still to be run and posted a bounded time, and end what is not done then."""
         self._closing = True
+        ends = [recipient.close for recipient in self._recipients]
+        if self._webhook is not None:
+            ends.append(self._webhook.close)
+        closing = [threading.Thread(target=end, daemon=True) for end in ends]
+        for thread in closing:  # all wait beside each other, not one after the other
+            thread.start()
         if self._thread is not None:
             with contextlib.suppress(Full):
                 self._waiting.put_nowait(None)
-            # A little more than a command has: the one that hangs says so itself.
-            self._thread.join(COMMAND_TIMEOUT_S + _SLACK_S)
+            try:
+                # A little more than a command has: the one that hangs says so itself.
+                self._thread.join(COMMAND_TIMEOUT_S + _SLACK_S)
+            except KeyboardInterrupt:  # a second one: whoever sent it does not wait
+                self._over = True
+                if (process := self._process) is not None:
+                    _end(process)
+                raise
             self._over = True
             if self._thread.is_alive() and (process := self._process) is not None:
                 _end(process)
                 self._say_ended(f"ended, not done {COMMAND_TIMEOUT_S:g} s after the end")
-        closing = [threading.Thread(target=channel.close) for channel in self._channels]
-        for thread in closing:  # they wait beside each other, not one after the other
-            thread.start()
-        if self._webhook is not None:
-            self._webhook.close()
         for thread in closing:
             thread.join()
 
@@ -138,10 +152,10 @@ class Alarm:
             self._start(text, document["incident"])
         if self._webhook is not None:
             self._webhook.send(text)
-        if self._channels:
+        if self._recipients:
             subject, body = letter(document)
-            for channel in self._channels:
-                channel.send(subject, body)
+            for recipient in self._recipients:
+                recipient.send(subject, body)
 
     def _start(self, text: str, incident: Mapping[str, Any]) -> None:
         try:

@@ -13,6 +13,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
 from typing import IO
+from urllib.parse import urlsplit
 
 from trimtab.limits import WEBHOOK_CLOSE_S, WEBHOOK_DEADLINE_S, WEBHOOK_WAITS_S
 from trimtab.monitor.delivery import Delivery, FinalError
@@ -123,8 +124,10 @@ class _Exchange:
 def _told(error: urllib.error.HTTPError) -> Exception:
     """Return the error of an answer, for good or not."""
     if 300 <= error.code < 400:
-        to = plain(error.headers.get("Location") or "", limit=200)
-        return FinalError(f"not delivered (redirected to {to!r}; give that address)")
+        # No more than the host: the path of a webhook is often its secret.
+        to = urlsplit(error.headers.get("Location") or "")
+        where = plain(f"{to.scheme}://{to.hostname}" if to.hostname else "another path", limit=200)
+        return FinalError(f"not delivered (redirected to {where}; give the address it moved to)")
     why = plain(error, limit=200)
     if error.code >= 500 or error.code in _LATER:
         return OSError(why)

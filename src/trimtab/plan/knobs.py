@@ -180,11 +180,15 @@ def knob_menu(record: RunRecord, *, window_rows: int = 200) -> tuple[KnobOutcome
 
 def _parent(record: RunRecord, index: int) -> int | None:
     wanted = record.attempts[index].parent
-    return next((i for i, a in enumerate(record.attempts) if wanted and a.number == wanted), None)
+    found = (i for i, a in enumerate(record.attempts) if wanted and a.number == wanted)
+    return next((i for i in found if i != index), None)
 
 
 def _went_back(record: RunRecord, index: int, parent: int) -> bool:
-    start = record.attempts[index].parent_step
+    attempt = record.attempts[index]
+    if attempt.why.startswith("resumed"):  # after a stop or a crash: nobody chose to go back
+        return False
+    start = attempt.parent_step
     steps = record.step[record.attempt == parent]
     return start is not None and bool((steps > start).any())
 

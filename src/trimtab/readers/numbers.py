@@ -9,6 +9,8 @@ __all__ = ["BadNumberError", "counted", "parse_number", "parse_step", "shown"]
 
 _MISSING = frozenset({"", "none", "null", "na", "<na>"})
 _SPECIAL = {
+    "true": 1.0,  # as a bool is, in a table of text
+    "false": 0.0,
     "nan": math.nan,
     "-nan": math.nan,
     "+nan": math.nan,

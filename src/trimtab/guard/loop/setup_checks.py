@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,10 +30,40 @@ __all__ = [
     "check_arguments",
     "check_objects",
     "count_tokens",
+    "extra_parts",
     "resume_skip_list",
     "safe_counter",
     "safe_say",
 ]
+
+
+def extra_parts(given: object) -> dict[str, Any]:
+    """Return `Guard(extra=...)`: what is saved and restored with the run, by name.
+
+    Raises:
+        ConfigError: It is no mapping of names, or a part could not be saved: found now, and not at
+            the first checkpoint.
+    """
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise ConfigError(
+            f"Guard(extra={given!r:.60}): expected a mapping of names to what has state_dict() and"
+            " load_state_dict()"
+        )
+    for name, part in given.items():
+        missing = [
+            method
+            for method in ("state_dict", "load_state_dict")
+            if not callable(getattr(part, method, None))
+        ]
+        if missing:
+            raise ConfigError(
+                f"Guard(extra=...): {name!r} is a {type(part).__name__} without"
+                f" {' and '.join(m + '()' for m in missing)}, so that it can be neither saved nor"
+                " restored"
+            )
+    return dict(given)
 
 
 def check_objects(model: object, optimizer: object, scheduler: object, policy: object) -> None:

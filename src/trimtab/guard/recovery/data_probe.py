@@ -56,7 +56,7 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
         center = float(np.median(trained))
         spread = mad_sigma(np.array(trained), center=center)
     if center - expected.level > _ODD_STATE * expected.unit:
-        return none
+        return _apart(case, losses, onset)
     noise, least = max(spread, expected.sigma), _LEAST_SHARE * expected.unit
     # batches that are easier than the others made no loss rise
     low = case.incident.kind in NO_RISE
@@ -73,6 +73,29 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     # a window of bad data is dense; outliers here and there come from the state
     dense = any(_in_a_row(marks, i) for i in hits) or 3 * len(hits) > hits[-1] - hits[0]
     return marks if dense else none
+
+
+def _apart(case: Case, losses: Sequence[float], onset: int) -> list[bool]:
+    """Return the batches of a window that was trained through before the onset, and came again.
+
+    Where most of the batches from before the onset cost far more than the run did, the state is odd,
+    or an earlier alarm lay in the same window and training took it in. An odd state raises every
+    batch: here some still cost what the run cost, the others lie apart from all of these, and are
+    one window without a gap.
+    """
+    expected, none = case.expected, [False] * len(losses)
+    usual = expected.level + _ODD_STATE * expected.unit
+    marks = [not math.isfinite(x) or x > usual for x in losses]
+    hits = [i for i, mark in enumerate(marks) if mark]
+    sound = np.array([x for x, mark in zip(losses, marks, strict=True) if not mark])
+    before = [i for i, (first, *_) in enumerate(case.probe_samples) if first < onset]
+    if len(sound) < _FEWEST_TRAINED or not hits or hits[0] not in before:
+        return none
+    if hits[-1] - hits[0] + 1 != len(hits):
+        return none
+    noise = max(mad_sigma(sound, center=float(np.median(sound))), expected.sigma)
+    nearest = min((losses[i] for i in hits if math.isfinite(losses[i])), default=math.inf)
+    return marks if nearest - float(sound.max()) > _ALONE_SIGMA * noise else none
 
 
 def recounted(case: Case) -> str:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
+
+from trimtab.detectors.contract import state_to_json
+from trimtab.detectors.judge import DETECTORS, JudgeState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from trimtab.detectors.contract import AnyDetector, Finding
-    from trimtab.detectors.judge import Judge, JudgeState
+    from trimtab.detectors.judge import Judge
     from trimtab.guard.state.training_state import StateDict
 
 __all__ = ["Judgement"]
@@ -61,7 +65,23 @@ class Judgement:
         return findings
 
     def to_json(self) -> StateDict:
-        """Return the state as JSON values."""
+        """Return the state as JSON values.
+
+        A detector of the user's whose state cannot be one is left out from here on: it must not
+        cost the run its checkpoints.
+        """
+        states = list(self._state.states)
+        for i, detector in enumerate(self._judge.detectors):
+            if detector in DETECTORS:
+                continue
+            try:
+                json.dumps(state_to_json(states[i]))
+            except (TypeError, ValueError, RecursionError) as error:
+                states[i] = detector.start()
+                if detector.name not in self._dropped:
+                    self._dropped[detector.name] = str(error)
+                    self._on_drop(detector.name, error)
+        self._state = JudgeState(tuple(states))
         return self._state.to_json(self._judge)
 
     def from_json(self, saved: StateDict) -> JudgeState:
