@@ -58,6 +58,7 @@ $(READY):
 	@$(PIP) 'hatchling>=1.26' editables $(if $(findstring deepspeed,$(EXTRAS)),'setuptools>=70.1')
 	@$(PIP) --no-build-isolation --editable '.[$(EXTRAS)]'
 	@touch $@ $(LEAST)
+	$(call say,Ready: $(VENV)/bin/trimtab; or activate it: . $(VENV)/bin/activate)
 
 $(LEAST):
 	$(call say,Setting up $(VENV) for the demo: torch$(,) then trimtab. Once.)

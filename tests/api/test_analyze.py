@@ -171,6 +171,20 @@ def test_analyze_reads_flags_of_a_table_as_it_reads_those_of_a_frame(tmp_path: P
     assert judged(trimtab.analyze(tmp_path / "flags.csv")) == judged(trimtab.analyze(frame))
 
 
+def test_analyze_reads_keys_as_a_person_says(tmp_path: Path) -> None:
+    own = dict(columns())
+    own["zielwert"] = own.pop("loss")
+    assert trimtab.analyze(own, columns={"loss": "zielwert"}).incidents
+    rows = [dict(zip(own, values, strict=True)) for values in zip(*own.values(), strict=True)]
+    path = tmp_path / "own.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    named = judged(trimtab.analyze(path, columns={"loss": "zielwert"}))
+    assert named == judged(trimtab.analyze(columns()))
+    for wrong in ({"los": "zielwert"}, {"loss": 5}, "loss=zielwert"):
+        with pytest.raises(ConfigError, match="columns"):
+            trimtab.analyze(path, columns=wrong)  # type: ignore[arg-type]
+
+
 def test_verdict_of_each_kind(tmp_path: Path) -> None:
     steps = list(range(1500))
     quiet = [3 - s / 10000 + (s * 7919 % 13) / 1000 for s in steps]

@@ -20,6 +20,7 @@ from trimtab.detectors.contract import Detector
 from trimtab.detectors.judge import make_judge
 from trimtab.errors import ConfigError, MissingExtraError, ReadError
 from trimtab.kinds import RUN_VERDICTS, RunVerdict, severity_rank, worst_verdict
+from trimtab.readers.given_columns import checked_columns, columns_given
 from trimtab.record import Attempt
 from trimtab.report.figure import draw_run
 from trimtab.report.html import render_html
@@ -47,6 +48,7 @@ def analyze(
     against: Source | None = None,
     detectors: Iterable[Detector[Any] | str] | Detector[Any] = (),
     thresholds: Mapping[str, float] | None = None,
+    columns: Mapping[str, str] | None = None,
 ) -> "Analysis":
     """Find and explain what went wrong in one training run or several.
 
@@ -60,6 +62,8 @@ def analyze(
         detectors: Further detectors, or names of entry points in the group `trimtab.detectors`;
             a single one needs no list.
         thresholds: Settings of detectors, such as `{"spike.threshold_sigma": 12}`.
+        columns: What keys of the log mean, where their names do not say it:
+            `{"loss": "training/ce"}`.
 
     Returns:
         The analysis of every run in the source. What could not be read beside them stands in its
@@ -67,7 +71,7 @@ def analyze(
 
     Raises:
         ReadError: Nothing in the source can be read.
-        ConfigError: The config, a detector or a threshold is not known.
+        ConfigError: The config, a detector, a threshold or a signal is not known.
 
     Example:
         >>> loss = [2.0 - 0.001 * i + 0.01 * ((7919 * i) % 13 - 6) for i in range(400)]
@@ -85,7 +89,8 @@ def analyze(
     runs: list[RunAccount] = []
     errors: list[tuple[str, str]] = []
     started = time.perf_counter()
-    with warnings.catch_warnings():  # NaN and Inf are normal input and reported as incidents
+    given = columns_given(checked_columns({} if columns is None else columns))
+    with given, warnings.catch_warnings():  # NaN and Inf are normal input, reported as incidents
         warnings.simplefilter("ignore", RuntimeWarning)
         for path, found in read_source(source):
             if isinstance(found, ReadError):

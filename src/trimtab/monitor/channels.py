@@ -61,9 +61,16 @@ class Recipient:
             stuck="no answer in time, and the try has not ended yet",
         )
 
-    def send(self, subject: str, body: str) -> None:
-        """Send later; of more than the queue holds, the oldest is dropped."""
-        self._delivery.send(f"{plain(subject)}\n{body}")
+    def send(self, subject: str, body: str, severity: str = "info") -> None:
+        """Send later; of more than the queue holds, the oldest is dropped.
+
+        Args:
+            subject: One line.
+            body: Lines of plain text.
+            severity: critical, warning or info; services route and color by it.
+        """
+        kind = {"critical": "failure", "warning": "warning"}.get(severity, "info")
+        self._delivery.send(f"{kind}\n{plain(subject)}\n{body}")
 
     def close(self) -> None:
         """Try what waits once more, for a bounded time; say what is left."""
@@ -71,7 +78,7 @@ class Recipient:
 
 
 class _Letter:
-    """One try to send one text: its first line is the subject."""
+    """One try to send one text: its first lines are the kind and the subject."""
 
     def __init__(self, service: Any, text: str) -> None:
         self._service, self._text = service, text
@@ -79,14 +86,17 @@ class _Letter:
 
     def run(self) -> None:
         """Send; what Apprise logs meanwhile says why it failed."""
-        subject, _, body = self._text.partition("\n")
+        kind, subject, body = self._text.split("\n", 2)
         said = io.StringIO()
         # A logger of its own: that of Apprise is shared by all recipients.
         logger = logging.Logger("apprise", logging.WARNING)
         logger.addHandler(logging.StreamHandler(said))
         self._service[0].logger = logger
         try:
-            if not self._service.notify(title=subject, body=body, body_format="text"):
+            sent = self._service.notify(
+                title=subject, body=body, body_format="text", notify_type=kind
+            )
+            if not sent:
                 self.error = OSError(plain(said.getvalue(), limit=_KEPT_SAID) or "refused")
         except Exception as error:  # noqa: BLE001 - a service of another's making: anything
             self.error = OSError(plain(error, limit=_KEPT_SAID) or type(error).__name__)

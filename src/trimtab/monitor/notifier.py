@@ -155,7 +155,7 @@ class Alarm:
         if self._recipients:
             subject, body = letter(document)
             for recipient in self._recipients:
-                recipient.send(subject, body)
+                recipient.send(subject, body, document["incident"].get("severity", "info"))
 
     def _start(self, text: str, incident: Mapping[str, Any]) -> None:
         try:

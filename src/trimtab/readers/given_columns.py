@@ -17,6 +17,7 @@ __all__ = [
     "AXES",
     "NAME_IT",
     "all_given",
+    "checked_columns",
     "columns_given",
     "given_meaning",
     "missing_column",
@@ -49,13 +50,29 @@ def parse_columns(text: str) -> dict[str, str]:
             raise ConfigError(
                 f"--columns: {part!r} is not NAME=COLUMN; write e.g. loss=Verlust,step=Schritt"
             )
+        columns[name] = column
+    return checked_columns(columns, told_by="--columns")
+
+
+def checked_columns(columns: object, *, told_by: str = "columns") -> dict[str, str]:
+    """Return canonical name -> column, as it was given.
+
+    Raises:
+        ConfigError: It is no such mapping, or a name is neither a signal nor an axis.
+    """
+    if not isinstance(columns, Mapping) or not all(
+        isinstance(part, str) and part for pair in columns.items() for part in pair
+    ):
+        raise ConfigError(
+            f'{told_by}={columns!r:.60}: expected a mapping such as {{"loss": "training/ce"}}'
+        )
+    for name in columns:
         if name not in SIGNAL_BY_NAME and name not in AXES:
             raise ConfigError(
-                f"--columns: no signal is called {name!r}; known are step, epoch, loss, val_loss,"
+                f"{told_by}: no signal is called {name!r}; known are step, epoch, loss, val_loss,"
                 " lr, grad_norm and the others of docs/beyond-language-models.md"
             )
-        columns[name] = column
-    return columns
+    return dict(columns)
 
 
 @contextmanager

@@ -66,7 +66,7 @@ class OverviewLine:
 
     path: str
     severity: str
-    """critical, warning, or ok; a verdict without an alarm is ok, whatever it says."""
+    """critical, warning, `?` for a run that is not judged, or ok."""
     said: str
 
 
@@ -86,6 +86,7 @@ def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
         said += f" · self-test {judgement.self_test.seen}/{judgement.self_test.injected}"
     elif said in ("not judged", "not all of it was judged"):
         said = f"not judged: {judgement.why}"
+        return OverviewLine(path=path, severity="?", said=said)
     return OverviewLine(path=path, severity="ok", said=said)
 
 
