@@ -185,6 +185,22 @@ def test_analyze_reads_keys_as_a_person_says(tmp_path: Path) -> None:
             trimtab.analyze(path, columns=wrong)  # type: ignore[arg-type]
 
 
+def test_analyze_and_watch_refuse_values_of_a_wrong_type(tr8: Path) -> None:
+    found = trimtab.analyze(tr8)
+    whats: list[tuple[Callable[[], object], str]] = [
+        (lambda: found.plot(run=9), "run=9: expected 0 to 0"),
+        (lambda: found.to_html(run=9), "run=9"),
+        (lambda: found.stitched(run=9), "run=9"),
+        (lambda: trimtab.analyze(tr8, detectors=5), "detectors=5"),  # type: ignore[arg-type]
+        (lambda: trimtab.watch(tr8, interval_s="a"), "interval 'a'"),  # type: ignore[arg-type]
+        (lambda: trimtab.watch(tr8, until_idle_s="a"), "until idle 'a'"),  # type: ignore[arg-type]
+        (lambda: trimtab.watch(tr8, hang_factor=None), "hang None"),  # type: ignore[arg-type]
+    ]
+    for what, said in whats:
+        with pytest.raises(ConfigError, match=said):
+            what()
+
+
 def test_verdict_of_each_kind(tmp_path: Path) -> None:
     steps = list(range(1500))
     quiet = [3 - s / 10000 + (s * 7919 % 13) / 1000 for s in steps]

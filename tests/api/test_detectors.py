@@ -215,3 +215,26 @@ def test_guard_refuses_an_extra_that_cannot_be_saved(tmp_path: Path, extra: obje
             run=tmp_path / "run",
             extra=extra,  # type: ignore[arg-type]
         )
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "given",
+    [{"check_resume": "a"}, {"check_resume": -1}, {"loaded_step": -1}, {"loaded_step": "a"}],
+)
+def test_guard_refuses_counts_that_are_none(tmp_path: Path, given: dict[str, object]) -> None:
+    torch = pytest.importorskip("torch")
+    model = torch.nn.Linear(4, 1)
+    with pytest.raises(ConfigError, match="expected a whole number of at least 0"):
+        trimtab.Guard(
+            model=model,
+            optimizer=torch.optim.SGD(model.parameters(), lr=0.01),
+            data=torch.utils.data.DataLoader(torch.randn(64, 4), batch_size=4),
+            run=tmp_path / "run",
+            **given,  # type: ignore[arg-type]
+        )
+
+
+def test_make_judge_refuses_signals_that_are_no_names() -> None:
+    with pytest.raises(ConfigError, match="above has signals=None"):
+        make_judge([AboveDetector(signals=None)])  # type: ignore[arg-type]

@@ -117,6 +117,12 @@ class Analysis:
     errors: tuple[tuple[str, str], ...] = ()
     """(path, why it cannot be read) of what else the source holds."""
 
+    def _run(self, index: int) -> RunAccount:
+        whole: object = index
+        if not isinstance(whole, int) or not -len(self.runs) <= whole < len(self.runs):
+            raise ConfigError(f"run={index!r:.60}: expected 0 to {len(self.runs) - 1}")
+        return self.runs[index]
+
     @property
     def incidents(self) -> tuple[IncidentAccount, ...]:
         """The incidents of all runs, each run's most severe first."""
@@ -176,7 +182,7 @@ class Analysis:
         Raises:
             ConfigError: `along` asks for what the run does not log.
         """
-        account = self.runs[run]
+        account = self._run(run)
         tree = lineage_of(account.events, account.record)
         return stitched(
             account.record, lineage=tree, along=along, first=first, last=last, dead=dead
@@ -192,7 +198,7 @@ class Analysis:
             MissingExtraError: matplotlib is not installed.
         """
         if run is not None or len(self.runs) == 1:
-            return draw_run(self.runs[run or 0])
+            return draw_run(self._run(run or 0))
         worst = max(range(len(self.runs)), key=lambda i: _how_bad(self.runs[i]))
         others = len(self.runs) - 1
         return draw_run(
@@ -211,7 +217,7 @@ class Analysis:
         """
         if run is None and len(self.runs) != 1:
             raise ConfigError(f"{len(self.runs)} runs: name one, such as to_html(run=0)")
-        account = self.runs[run or 0]
+        account = self._run(run or 0)
         name = Path(account.record.source).absolute().name if account.path else "columns"
         return render_html(account, title=title or name)
 

@@ -43,6 +43,11 @@ def load_detectors(
     # A lone name would be taken letter by letter; a lone detector is meant as well.
     if isinstance(given, str | type | Detector):
         given = (given,)
+    listed: object = given
+    if not isinstance(listed, Iterable):
+        raise ConfigError(
+            f"detectors={given!r:.60}: expected detectors, or names of entry points, in a list"
+        )
     # A judge keeps states by detector name, so two of one name would share a checkpoint entry.
     names = set(taken)
     loaded: list[AnyDetector] = []
@@ -90,6 +95,11 @@ def _check(detector: object, given: object) -> None:
         raise ConfigError(
             f"detectors: {given!r:.80} is no detector; it needs name, signals, start() and"
             " update(state, row), as trimtab.Detector has them"
+        )
+    signals: object = detector.signals
+    if not isinstance(signals, tuple | list) or not all(isinstance(s, str) for s in signals):
+        raise ConfigError(
+            f'detectors: {detector.name} has signals={signals!r:.60}; give a tuple, such as ("loss",)'
         )
     for signal in detector.signals:
         # A misspelled signal is never logged, so its detector would stay silent for ever.

@@ -151,7 +151,11 @@ class Guard:
         setup_checks.check_objects(model, optimizer, scheduler, policy)
         optimizer, scheduler = one_optimizer(optimizer), one_scheduler(scheduler)
         policy = replace(policy, mode=mode) if mode is not None else policy
-        setup_checks.check_arguments(optimizer, clip, steps, scheduler, accumulate)
+        setup_checks.check_arguments(
+            *(optimizer, clip, steps, scheduler, accumulate),
+            check_resume=check_resume,
+            loaded_step=loaded_step,
+        )
         judge = make_judge(detectors, thresholds)
         order, ranks = open_order(data), Ranks()
         uncertified = ""

@@ -191,6 +191,12 @@ class Watch:
 
 
 def _check(interval_s: float, until_idle_s: float | None, hang_factor: float) -> None:
+    named: dict[str, object] = {"interval": interval_s, "hang": hang_factor}
+    if until_idle_s is not None:
+        named["until idle"] = until_idle_s
+    for name, value in named.items():  # the annotations do not bind a caller
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise ConfigError(f"{name} {value!r:.60}: expected a number")
     if not 0 < interval_s <= _LONGEST_S:
         raise ConfigError(
             f"interval {interval_s:g}: must be above 0, and at most {_LONGEST_S:g} seconds"

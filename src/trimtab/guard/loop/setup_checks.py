@@ -156,6 +156,9 @@ def check_arguments(
     steps: int | None,
     scheduler: object,
     accumulate: int = 1,
+    *,
+    check_resume: int = 0,
+    loaded_step: int | None = None,
 ) -> None:
     """Refuse impossible arguments.
 
@@ -179,6 +182,12 @@ def check_arguments(
         raise ConfigError(
             f"accumulate is {accumulate!r}, expected how many batches make one step, at least 1"
         )
+    counts: dict[str, object] = {"check_resume": check_resume}
+    if loaded_step is not None:
+        counts["loaded_step"] = loaded_step
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ConfigError(f"{name} is {count!r:.60}, expected a whole number of at least 0")
     for one in optimizers_in(optimizer):
         closure = inspect.signature(type(one).step).parameters.get("closure")
         if closure is not None and closure.default is inspect.Parameter.empty:
