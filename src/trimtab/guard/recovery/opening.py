@@ -75,6 +75,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ask",
+    "ask_of_healed",
     "ask_of_weights",
     "asks_first",
     "case_of",
@@ -98,6 +99,13 @@ _GREW = "weights-grew"
 _GREW_SHARE = 0.25
 """Of what is noise of fixed batches else, by which each of them must be worse after that: noise
 grows no matrix. Ours."""
+
+_COMES_BACK = ("spike", "unrecovered-spike")
+"""Rises that end by coming back to where the loss was."""
+
+_TAKEN_IN = 4.0
+"""Times what is noise of fixed batches else, beyond which they are worse although the loss of what
+is fed has come back: the model has taken in other data, and lost what it knew. Ours."""
 
 _UNREAD = (*EARLY_SIGNS, "after-change")
 """Detectors whose alarms the fixed batches say nothing about."""
@@ -198,6 +206,41 @@ def ask_of_weights(state: RecoveryState, e: StepDone) -> RecoveryState:
     return replace(state, wants=ReadingWanted(e, target))
 
 
+def ask_of_healed(state: RecoveryState, e: StepDone) -> RecoveryState:
+    """Ask for a reading where a rise of the loss is over: the model may have taken in other data.
+
+    The loss of what it was fed has come back; what it knew before, only the fixed batches tell.
+    """
+    over = [
+        f
+        for f in e.findings
+        if f.closed and f.signal == "loss" and f.severity != "info" and f.kind in _COMES_BACK
+    ]
+    over = [f for f in over if f.key not in state.handled and f.grain_rows == 1]
+    acting = state.policy.mode == "act" and not state.advising_only
+    busy = state.wants is not None or state.verification is not None
+    soon = e.step < state.healed_step + state.policy.verify_steps
+    if not (over and acting and e.reads) or e.last or busy or soon:
+        return state
+    first = min(over, key=lambda f: f.onset)
+    target = max(int(first.onset) - 1 - state.policy.rollback_margin_steps, 0)
+    wants = ReadingWanted(e, target, healed=first)
+    return replace(state, wants=wants, healed_step=float(e.step))
+
+
+def _weigh_healed(
+    state: RecoveryState, healed: Finding, asked: ReadingWanted, r: Reading, found: BatchComparison
+) -> Result:
+    """Go back where the fixed batches have not come back with the loss of what is fed."""
+    if not (found.worse and not found.rise <= _TAKEN_IN * found.limit):
+        return state, ()
+    why = f"the loss is back, and they are worse: {_told(r, found)}"
+    step = asked.event.step
+    state, more = look_up(state, replace(asked.event, is_worse=True))
+    text = f"{healed.text}; the fixed batches are not: {_told(r, found)}"
+    return state, (decision(step, "read the fixed batches", why), at_step(step, text), *more)
+
+
 def _weigh_weights(
     state: RecoveryState, asked: ReadingWanted, step: int, r: Reading, found: BatchComparison
 ) -> Result:
@@ -263,6 +306,8 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     if watch is not None and asked.target_step == watch.target_step:
         return _look_after(state, watch, asked, e.step, r, found)
     alarms = _alarms(state)
+    if not alarms and asked.healed is not None:
+        return _weigh_healed(state, asked.healed, asked, r, found)
     if not alarms:
         return _weigh_weights(state, asked, e.step, r, found)
     # Some steps have been done since: a sound state is no worse than the older one at all. What

@@ -227,6 +227,8 @@ class ReadingWanted:
     """Read this state instead; None: the one above."""
     of_change: bool = False
     """Whether it is about a suspected change, and not about trouble."""
+    healed: Finding | None = None
+    """The rise of the loss that is over and that it is about; None: another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,6 +324,8 @@ class RecoveryState:
     """A reading that is waited for; until it is there, no step is done."""
     suspected: SuspectedChange | None = None
     """A change that may be tried both ways."""
+    healed_step: float = -math.inf
+    """At which the fixed batches were last asked about a rise of the loss that was over."""
     watch: LeftAlone | None = None
     """Trouble that was left alone, as long as it is looked after."""
     left_before: tuple[tuple[str, str, int], ...] = ()

@@ -359,6 +359,7 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
     else:
         if e.findings:
             state = opening.ask_of_weights(state, e)
+            state = opening.ask_of_healed(state, e)
         if e.findings or state.suspected is not None:
             state = both_ways.look(state, e)
     return state, tuple(commands)
