@@ -25,6 +25,8 @@ from tests.guard.tiny import (
 )
 from trimtab.errors import ActError
 from trimtab.guard import Guard
+from trimtab.guard.distributed.process_group import Ranks
+from trimtab.guard.state.checkpoint_io import save_state
 from trimtab.guard.state.training_state import capture_rng
 from trimtab.plan.policy import Policy
 
@@ -45,6 +47,20 @@ class Counting:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.count = state_dict["count"]
+
+
+def test_what_is_on_the_host_is_written_without_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Torch copies ahead on a stream of CUDA, which would start it where a GPU is in sight."""
+    started: list[str] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: started.append("CUDA"))
+    final, aside = tmp_path / "step-1", tmp_path / "aside"
+    save_state(
+        {"w": torch.ones(3)}, {}, final, step=1, attempt="1.0", aside=aside, ranks=Ranks()
+    )
+    assert not started
 
 
 def setup() -> tuple[Setup, Counting]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
@@ -115,6 +116,15 @@ def _or_act_error(final: Path, work: Callable[[], object]) -> Callable[[], None]
     return tried
 
 
+_COPY_AHEAD = 10_000_000
+"""Bytes that torch copies from a device ahead of what it writes; its own default."""
+
+
+def _ahead(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return the bytes to copy ahead: none of what is on the host, for which CUDA would start."""
+    return _COPY_AHEAD if any(t.device.type != "cpu" for t in tensors.values()) else 0
+
+
 def write_tensors(shared: StateDict, own: StateDict, partial: Path, ranks: Ranks) -> None:
     # The same paths on all ranks: torch's planner saves what ranks hold alike only once.
     tensors, tree = split({**shared, "num_ranks": ranks.count})
@@ -126,9 +136,10 @@ def write_tensors(shared: StateDict, own: StateDict, partial: Path, ranks: Ranks
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that no process group is initialised
+            held = {**tensors, **mine}
             save(
-                {**tensors, **mine},
-                checkpoint_id=str(folder),
+                held,
+                storage_writer=FileSystemWriter(folder, per_thread_copy_ahead=_ahead(held)),
                 process_group=ranks.group,
                 no_dist=ranks.group is None,
             )
