@@ -57,9 +57,7 @@ def test_what_is_on_the_host_is_written_without_a_device(
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: started.append("CUDA"))
     final, aside = tmp_path / "step-1", tmp_path / "aside"
-    save_state(
-        {"w": torch.ones(3)}, {}, final, step=1, attempt="1.0", aside=aside, ranks=Ranks()
-    )
+    save_state({"w": torch.ones(3)}, {}, final, step=1, attempt="1.0", aside=aside, ranks=Ranks())
     assert not started
 
 
