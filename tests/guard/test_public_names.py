@@ -8,7 +8,7 @@ from trimtab.guard.control.control import Control
 NAMES = """
 actions backward change_data checkpoint clip_gradients close companion coverage covers data_epoch drop_batch
 epoch epoch_is_over expect finish go_on_after incidents last_norm limit_lr listen lr_factor next_lr
-note_loss note_signals num_incidents on_restore override_lr phase probing reset_moments roll_back
+note_loss note_signals num_incidents on_checkpoint on_restore override_lr phase probing reset_moments roll_back
 scale_lr schedule_weight_decay set_loss_scale set_optimizer skip_list skip_samples skipped_samples
 start_over step step_is_due step_number tighten_clip undo wasted_steps
 """

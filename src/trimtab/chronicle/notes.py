@@ -171,7 +171,8 @@ def _take(book: NoteBook, event: Event) -> None:
     figures = d.get("results")
     if isinstance(figures, dict):
         for key, value in figures.items():
-            if isinstance(value, int | float):
+            # As the journal writes what JSON has no number for.
+            if isinstance(value, int | float) or value in ("nan", "inf", "-inf"):
                 book.results.append((plain(key, limit=80), float(value), note))
     if note.crash:
         book.failures.append(note)

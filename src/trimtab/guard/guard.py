@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from trimtab.chronicle.coverage import Coverage
     from trimtab.detectors.contract import Detector
     from trimtab.guard.data.order import Fed
+    from trimtab.guard.loop.checkpoint_scores import Evaluation
     from trimtab.guard.recording.recorder import Listener
     from trimtab.guard.state.training_state import Stateful
     from trimtab.incidents import Incident
@@ -241,6 +242,7 @@ class Guard:
         self._loop = made.loop
         self._gate = made.gate
         self._readings = made.readings
+        self._scores = made.scores
 
     # -- the loop ---------------------------------------------------------------------------
 
@@ -424,6 +426,31 @@ class Guard:
                 )
 
         self._parts.state.on_restore(called)
+
+    def on_checkpoint(self, evaluate: Evaluation, *, every: int = 1) -> None:
+        """Score every so many of the guard's checkpoints, the state that was just saved.
+
+        The figures stand in the journal, and as results in the logbook, under the attempt and the
+        step. The model is in eval mode; weights, buffers, gradients and random states are put back
+        after it. What it raises is told and journalled, and training goes on. A run that goes on
+        counts on; all ranks must call it, and `evaluate` is called on all of them.
+
+        Args:
+            evaluate: Returns a number, or {name: number}; NaN and Inf are written down as such.
+            every: Checkpoints from one evaluation to the next.
+
+        Raises:
+            ConfigError: `evaluate` cannot be called, or `every` is no whole number above 0.
+
+        Cost: the evaluation, and a copy of the parameters in host memory while it runs.
+        """
+        if not callable(evaluate):
+            raise ConfigError(f"on_checkpoint({evaluate!r}): expected a function without arguments")
+        name = getattr(evaluate, "__name__", type(evaluate).__name__)
+        every = arguments.whole("on_checkpoint: every=", every)
+        if every < 1:
+            raise ConfigError(f"on_checkpoint(every={every}): expected 1 or more")
+        self._scores.add(evaluate, every=every, name=name)
 
     def covers(self, parameters: Iterable[torch.Tensor]) -> bool:
         """Whether the guard clips exactly these, among those that have a gradient."""

@@ -11,6 +11,7 @@ from trimtab.guard.settings.in_force import in_force
 
 if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
+    from trimtab.guard.loop.checkpoint_scores import CheckpointScores
     from trimtab.guard.loop.messages import Messages
     from trimtab.guard.loop.readings import Readings
     from trimtab.guard.loop.resume_check import ReplayCheck
@@ -43,6 +44,7 @@ class AfterStep:
         check: ReplayCheck | None,
         steps: int | None,
         readings: Readings,
+        scores: CheckpointScores,
     ) -> None:
         """Follow the steps of a run.
 
@@ -56,7 +58,9 @@ class AfterStep:
             check: The resume check at the start of the run; None: there is none.
             steps: Of the whole run, where known.
             readings: Of the yardstick.
+            scores: Of checkpoints.
         """
+        self._scores = scores
         self._readings = readings
         self._parts = parts
         self._recovery = recovery
@@ -316,8 +320,9 @@ class AfterStep:
             edge.run("checkpoint", lambda: parts.points.store.finish(wait=True))
             background = policy.checkpoint_in_background and not again
             why = "again, after one that failed" if again else "on schedule"
-            edge.run(
+            if edge.run(
                 "checkpoint",
                 lambda: parts.points.save(why, background=background),
                 retried=True,
-            )
+            ):
+                edge.run("journal", self._scores.after_save)

@@ -14,6 +14,7 @@ from trimtab.guard.control.gate import CallGate
 from trimtab.guard.control.rollback import Rollbacks
 from trimtab.guard.loop.after_step import AfterStep
 from trimtab.guard.loop.certificate import FILE_NAME
+from trimtab.guard.loop.checkpoint_scores import CheckpointScores
 from trimtab.guard.loop.messages import Messages
 from trimtab.guard.loop.pending_step import PendingStep
 from trimtab.guard.loop.readings import Readings
@@ -120,6 +121,7 @@ class Assembled:
     shutdown: Shutdown
     loop: TrainingLoop
     readings: Readings
+    scores: CheckpointScores
     gate: CallGate
     control: Control
 
@@ -144,6 +146,7 @@ def assemble(setup: Setup) -> Assembled:
     readings = _readings(s, parts, recovery, edge)
     if s.is_old and s.ranks.chief:
         edge.run("probes", readings.resume)
+    scores = CheckpointScores(parts, edge)
     checked = s.check_resume > 0 and parts.state.counters.step == 0
     after = AfterStep(
         parts,
@@ -155,6 +158,7 @@ def assemble(setup: Setup) -> Assembled:
         check=ReplayCheck(parts, s.check_resume, s.say) if checked else None,
         steps=s.steps,
         readings=readings,
+        scores=scores,
     )
     pending = PendingStep(parts, after=after, interrupts=interrupts, steps=s.steps)
     batches = StepBatches(s.order, accumulate=s.accumulate, count_tokens=s.count_tokens)
@@ -211,6 +215,7 @@ def assemble(setup: Setup) -> Assembled:
         shutdown=shutdown,
         loop=loop,
         readings=readings,
+        scores=scores,
         gate=gate,
         control=control,
     )
