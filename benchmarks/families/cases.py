@@ -320,12 +320,17 @@ FAULTS = (
     FamilyCase(
         name="layer-lost", families=("lm", "moe-lm", "vit", "cnn-bn"), fault=True,
         once=_lose_layer,
-        causes=("hardware-fault", "poisoned-optimizer-state", "code-or-resume-change"),
+        causes=(
+            "hardware-fault", "happened-once", "poisoned-optimizer-state", "code-or-resume-change",
+        ),
         source="a tensor-parallel rank out of step",
     ),
     FamilyCase(
         name="statistics-spoiled", families=NORMALIZED, fault=True, once=_spoil_statistics,
-        causes=("hardware-fault", "poisoned-optimizer-state", "code-or-resume-change"),
+        causes=(  # the momentum of the statistics is changed as well
+            "hardware-fault", "poisoned-optimizer-state", "code-or-resume-change",
+            "setting-changed",
+        ),
         source="running statistics of BatchNorm after one bad batch",
     ),
     FamilyCase(

@@ -383,6 +383,12 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Tensors whose Adam state makes no sense.",
     ),
     Signal(
+        name="adam_v_left",
+        unit="1",
+        bad="down",
+        doc="Adam's second moments over the least that updates leave of them, where it is less.",
+    ),
+    Signal(
         name="weight_max",
         unit="1",
         bad="up",

@@ -321,6 +321,13 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 "moments", e.moment_precursor, 1.2, "Adam's second moment stood out before the loss"
             ),
             EvidenceRule(
+                "lost",
+                lambda f: e.yes(f.moments_left is not None),
+                6.0,
+                "of Adam's second moments {f.moments_left:.2g} of the least was left that updates"
+                " leave: they were lost or loaded otherwise",
+            ),
+            EvidenceRule(
                 "small-norm",
                 lambda f: e.yes("update_norm" in f.precursors and (f.clip_ratio or 9) < 1),
                 0.9,

@@ -174,6 +174,8 @@ class Features:
     """Classes among which a loss that stays constant is that of a uniform guess."""
     blow_up: float | None = None
     """First sign of the last critical incident before this one in its attempt."""
+    moments_left: float | None = None
+    """Of Adam's second moments, over the least that updates leave, where it is less."""
     precursors: tuple[str, ...] = ()
     """Signals other than the loss that moved before it."""
 
@@ -290,6 +292,7 @@ def incident_features(
         "num_ranks": _num_ranks(record),
         "rank_apart": _rank_apart(record, incident),
     }
+    values.update(_moments_lost(record, before, during))
     values.update(_clip(record, before))
     values.update(_learning_rate(record, before, incident))
     values.update(_restart(record, attempt, incident))
@@ -429,6 +432,19 @@ def _restart(record: RunRecord, attempt: int, incident: Incident) -> dict[str, o
         # A seed is data: `Recurrence.data_change` names it.
         values["settings_changed"] = tuple(k for k in keys if "seed" not in k)
     return values
+
+
+_LOST_ROWS = 20
+"""Rows before an onset in which lost moments bear on it: they are read every tenth step. Ours."""
+
+
+def _moments_lost(record: RunRecord, before: Sequence[Span], during: Span) -> dict[str, object]:
+    column = record.columns.get("adam_v_left")
+    if column is None:
+        return {}
+    rows = np.concatenate([last_rows(before, _LOST_ROWS), np.arange(during[0], during[1])])
+    told = rows[column.present[rows] & np.isfinite(column.values[rows])]
+    return {"moments_left": float(column.values[told].min())} if len(told) else {}
 
 
 def _loss_scale(record: RunRecord, before: Sequence[Span]) -> dict[str, object]:

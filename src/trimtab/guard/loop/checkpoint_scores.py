@@ -110,7 +110,9 @@ def checked_scores(found: object, name: str) -> dict[str, float]:
     Raises:
         ValueError: It is neither a number nor {name: number}.
     """
-    pairs: Iterable[tuple[object, Any]] = found.items() if isinstance(found, Mapping) else [(name, found)]
+    pairs: Iterable[tuple[object, Any]] = (
+        found.items() if isinstance(found, Mapping) else [(name, found)]
+    )
     scores: dict[str, float] = {}
     for key, value in pairs:
         try:

@@ -72,6 +72,11 @@ class Moments:
     broken: tuple[str, ...]
     """What makes no sense, as "NAME: what": a moment that is not finite, a second that is negative,
     a factor of a preconditioner that is not finite. In the optimizer's order."""
+    v_elements: int = 0
+    """Numbers in the second moments of this rank."""
+    updates: float | None = None
+    """Updates that the first of them has had, by the optimizer's count; None where it does not say,
+    or where some are no plain means of squares, as Adam's are."""
 
 
 def kept_tensors(
@@ -128,6 +133,9 @@ def read_moments(
         *(low for low, _ in ranges),
         *(largest_of(t) for t in others),
     ]
+    counted = _count_of_updates(optimizer, kept)
+    if read and isinstance(counted, torch.Tensor):
+        read.append(counted)
     if not read:  # empty shards only
         return Moments(
             m_l1=0.0 if firsts else None,
@@ -137,7 +145,9 @@ def read_moments(
             v_max_at=seconds[0][0] if seconds else "",
             broken=(),
         )
-    rest = iter(torch.stack([t.float() for t in read]).tolist())  # one read of the device
+    numbers = torch.stack([t.float().to(read[0].device) for t in read]).tolist()  # one read
+    updates = numbers.pop() if isinstance(counted, torch.Tensor) else counted
+    rest = iter(numbers)
     m_sums, m_tops = (list(islice(rest, len(first))) for _ in range(2))
     v_sums, v_tops, v_lows = (list(islice(rest, len(second))) for _ in range(3))
     sound = all(map(math.isfinite, (*m_sums, *v_sums, *rest))) and min(v_lows, default=0.0) >= 0
@@ -156,7 +166,22 @@ def read_moments(
         v_max=_top(v_tops) if seconds else None,
         v_max_at=largest_at,
         broken=() if sound else _broken(kept),
+        v_elements=sum(len(p.flat) for p in second),
+        updates=updates,
     )
+
+
+def _count_of_updates(
+    optimizer: torch.optim.Optimizer, kept: Sequence[tuple[str, str, torch.Tensor]]
+) -> torch.Tensor | float | None:
+    """Return how many updates the first state has had, a scalar tensor where it is kept as one."""
+    seconds = {key for _, key, _ in kept if key in SECOND}
+    if seconds != {"exp_avg_sq"}:
+        return None
+    count = next((s.get("step") for s in optimizer.state.values() if "exp_avg_sq" in s), None)
+    if isinstance(count, torch.Tensor):
+        return count.detach().reshape(()) if count.numel() == 1 else None
+    return float(count) if isinstance(count, int | float) else None
 
 
 def _share_sum(packs: Sequence[Pack], sums: Sequence[float]) -> float:

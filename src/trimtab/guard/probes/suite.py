@@ -19,6 +19,7 @@ from trimtab.guard.probes.attention import AttentionProbe
 from trimtab.guard.probes.cadence import PROBES, Cadence
 from trimtab.guard.probes.gradients import count_zeros, squared_norms, sums_by_group
 from trimtab.guard.probes.host import host_memory_gib
+from trimtab.guard.probes.moment_law import SecondMomentLaw, least_beta2
 from trimtab.guard.probes.moments import (
     UpdateProbe,
     below_eps,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trimtab.guard.distributed.process_group import Ranks
+    from trimtab.guard.probes.moments import Moments
     from trimtab.guard.probes.trained import Trained
 
 __all__ = ["Held", "Measured", "Probes"]
@@ -171,6 +173,8 @@ class Probes:
         self._layers: dict[str, list[float]] = {}
         self._broken_state: list[str] = []
         self._ratio_at = ""
+        self._law = SecondMomentLaw()
+        self._moments: Moments | None = None
 
     def runs(self, name: str) -> bool:
         """Whether a probe is switched on and has not failed."""
@@ -337,6 +341,7 @@ class Probes:
             table = self._ranks.gather(self._vector(checksum))
             self._take_router(found)
         self._add_up(table, found)
+        self._look_for_loss(found)
         return found
 
     def _take_router(self, found: Measured) -> None:
@@ -361,6 +366,7 @@ class Probes:
         if not self.runs("moments"):
             return
         moment = read_moments(self._training.optimizer, self._names, self._ranks.count)
+        self._moments = moment
         if moment is None:
             return
         self._broken_state = [*moment.broken, *self._broken_state]
@@ -376,6 +382,20 @@ class Probes:
             "adam_broken": float(len(self._broken_state)),
         }
         self._seen |= {name: value for name, value in read.items() if value is not None}
+
+    def _look_for_loss(self, found: Measured) -> None:
+        """Note second moments of which less is left than updates leave."""
+        moments, self._moments = self._moments, None
+        if moments is None:
+            return
+        total = found.values.get("adam_v_l1", math.nan)
+        left = self._law.left(moments, total, least_beta2(self._training.optimizer))
+        if left < 1:
+            found.values["adam_v_left"] = left
+            self.notes.append(
+                f"of Adam's second moments {left:.2g} of the least is left that updates leave: they"
+                " were lost, set or loaded otherwise by something else"
+            )
 
     def _take_softly(self) -> None:
         n = self.num_layers
