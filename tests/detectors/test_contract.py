@@ -48,6 +48,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "suspect-change": frozenset(),
     "never-learns": frozenset(),
     "rate-ended": frozenset(),
+    "rate-climb": frozenset(),
     "layer-gradients": frozenset(),
     "overfitting": frozenset(),
     "by-heart": frozenset(),

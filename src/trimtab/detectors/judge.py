@@ -51,6 +51,7 @@ from trimtab.detectors.never_learns import NeverLearnsDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.pace import PaceDetector
+from trimtab.detectors.rate_climb import RateClimbDetector
 from trimtab.detectors.rate_ended import RateEndedDetector
 from trimtab.detectors.reversal import ReversalDetector
 from trimtab.detectors.rough_start import RoughStartDetector
@@ -102,6 +103,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     UnannouncedChangeDetector(),
     NeverLearnsDetector(),
     RateEndedDetector(),
+    RateClimbDetector(),
     LayerGradientsDetector(),
     OverfittingDetector(),
     LearnedByHeartDetector(),
