@@ -63,7 +63,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("unrecovered", e.unrecovered, 0.4, "the loss did not come back"),
             EvidenceRule(
                 "beyond-peak",
-                e.sign("rate-beyond-peak"),
+                e.sign("rate-beyond-peak", "rate-climb"),
                 5.0,
                 "the rate has climbed far beyond its earlier peak",
             ),
