@@ -28,7 +28,7 @@ def losses(seed: int, rise: float = 0.0, at: int = 300, noise: float = 0.15) -> 
 
 
 def found(loss: Floats, rate: Floats) -> list[Finding]:
-    return find_all(RateClimbDetector(), {"loss": loss, "lr": rate})
+    return list(find_all(RateClimbDetector(), {"loss": loss, "lr": rate}))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -54,7 +54,7 @@ def test_without_a_climb_beyond_the_peak_a_rise_is_left_to_other_rules(seed: int
 
 
 def test_a_warm_up_however_long_is_no_climb_back() -> None:
-    rate = 1e-5 * 1.02 ** np.arange(N)
+    rate = np.asarray(1e-5 * 1.02 ** np.arange(N), dtype=np.float64)
     assert not found(losses(0, rise=0.5), rate)
 
 

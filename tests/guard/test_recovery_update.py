@@ -534,6 +534,7 @@ def test_cut_that_ends_no_slow_rise_is_no_cure(size: float, nothing: bool) -> No
         ("trained_share", 0.1, False),
         ("rate_over_peak", 9.0, False),
         ("weight_jump", 9.0, False),
+        ("adam_v_left", 0.01, False),
         ("batch_scale", 40.0, False),
         ("batch_scale", 249.0, True),
         ("batch_scale", 1 / 255, True),

@@ -5,7 +5,7 @@ where trouble follows; a turned sign alone is a warning, and a factor of 255, wh
 bytes for that of shares. They often show in no loss: batches of
 another scale (batch norm takes them in, and the model is of no use for others), a loss whose sign
 has turned (it falls), most parameters frozen (it stays where it is), a rate far beyond all that the
-run has had, a matrix that grew by no update. Each is a signal of its own, recorded where it begins,
+run has had, a matrix that grew by no update, second moments of Adam that none took away. Each is a signal of its own, recorded where it begins,
 and as 1 where it is over; a note that lasts is closed after `watch_rows`.
 """
 
@@ -22,10 +22,16 @@ _TEXTS = {
     "loss_factor": ("loss-count", "the loss is counted {0:.3g} times"),
     "rate_over_peak": ("rate-beyond-peak", "the learning rate is {0:.3g} times its earlier peak"),
     "weight_jump": ("weights-grew", "the norm of a matrix is {0:.3g} times as large by no update"),
+    "adam_v_left": (
+        "moments-lost",
+        "of Adam's second moments {0:.2g} of the least is left that updates leave",
+    ),
 }
-_MOST = (0.25, 8.0, 4.0, 2.0, 1.5)
+_MOST = (0.25, 8.0, 4.0, 2.0, 1.5, 0.5)
 """A share up to which, and factors from which on or below whose inverse, it is one: as the guard's
 ledger has them."""
+_SHARES = (0, 5)
+"""Which of them are shares."""
 _BYTES, _OF_BYTES = 255.0, 0.06
 """A transform that is lost, or made twice; and by how much the factor is another. Ours."""
 SUSPECT_CHANGES = tuple(detector for detector, _ in _TEXTS.values())
@@ -121,6 +127,6 @@ def _is_of_bytes(detector: str, value: float) -> bool:
 
 
 def _is_suspect(i: int, value: float) -> bool:
-    if i == 0:
-        return value <= _MOST[0]
+    if i in _SHARES:
+        return value <= _MOST[i]
     return value <= 1 / _MOST[i] or value >= _MOST[i]

@@ -40,6 +40,7 @@ from trimtab.guard.recovery.state import (
     SuspectedChange,
 )
 from trimtab.guard.recovery.triage import (
+    BY_NO_UPDATE,
     COUNTED,
     EARLY_SIGNS,
     SLOW_RISES,
@@ -94,7 +95,6 @@ _CHANGE_STEPS = 128
 """Steps within which trouble may follow a change of a setting. Ours: two verifications."""
 
 _GREW = "weights-grew"
-"""Detector of a matrix that grew by no update: a note, unless the fixed batches are worse."""
 
 _GREW_SHARE = 0.25
 """Of what is noise of fixed batches else, by which each of them must be worse after that: noise
@@ -195,8 +195,11 @@ def ask(state: RecoveryState, e: StepDone) -> RecoveryState:
 
 
 def ask_of_weights(state: RecoveryState, e: StepDone) -> RecoveryState:
-    """Ask for a reading where a matrix grew by no update: the loss may not say what that did."""
-    grew = [f for f in e.findings if f.detector == _GREW and not f.closed]
+    """Ask for a reading where a matrix or the moments changed by no update.
+
+    The loss may not say what that did.
+    """
+    grew = [f for f in e.findings if f.detector in BY_NO_UPDATE and not f.closed]
     acting = state.policy.mode == "act" and not state.advising_only
     if not (grew and acting and e.reads) or e.last or state.wants is not None:
         return state
@@ -259,7 +262,9 @@ def _weigh_weights(
             state = replace(state, suspected=suspected)
         return state, (decision(step, "leave alone", why),)
     grew = {
-        f.key: replace(f, severity="warning") for f in asked.event.findings if f.detector == _GREW
+        f.key: replace(f, severity="warning")
+        for f in asked.event.findings
+        if f.detector in BY_NO_UPDATE
     }
     state = replace(state, open={**state.open, **grew})
     told = decision(step, "read the fixed batches", f"worse: {_told(r, found)}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trimtab.record import RunRecord
 
 __all__ = [
+    "BY_NO_UPDATE",
     "COUNTED",
     "EARLY_SIGNS",
     "NO_RISE",
@@ -54,6 +55,9 @@ _ACTED_ON = frozenset(
 """Kinds of ours that may lead to a rollback. Other kinds ask for a person: going back does not help
 a model that overfits, or a setting that somebody changed on purpose. Kinds of a user's own
 detectors may, too."""
+BY_NO_UPDATE = ("weights-grew", "moments-lost")
+"""Detectors of a matrix that grew, and of moments that went, by no update: notes, unless the fixed
+batches are worse."""
 COUNTED = 4.0
 """Times the loss of before, of the same state, from which the loop counts it otherwise. Ours."""
 SLOW_RISES = ("drift", "divergence")
