@@ -3,14 +3,12 @@
 In force at once, after a rollback and after a restart.
 """
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
 from tests.guard.inner import inner
 from tests.guard.tiny import (
@@ -24,8 +22,6 @@ from tests.guard.tiny import (
     train_guarded,
 )
 from trimtab.errors import ActError, ConfigError
-from trimtab.guard import Guard
-from trimtab.guard.recovery.expectation import Expectation
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -184,30 +180,6 @@ def test_a_rate_can_be_halved_again_and_again_and_is_never_raised(tmp_path: Path
     other.close()
     with pytest.raises(ConfigError, match="lr_raise_allowed"):
         Policy(lr_raise_allowed=True)
-
-
-@pytest.mark.slow
-def test_saves_are_closer_while_an_action_is_verified(tmp_path: Path) -> None:
-    from trimtab.guard.recovery.case import Verification
-
-    policy = Policy(
-        checkpoint_every_steps=20,
-        checkpoint_every_steps_unsettled=5,
-        checkpoint_in_background=False,
-        checkpoints_kept=99,
-    )
-    s = make()
-    guard = guard_of(s, tmp_path / "run", steps=60, policy=policy)
-
-    def watch(g: Guard, _: Tensor) -> None:
-        if g.step_number == 21:
-            watched = Verification("roll-back", 37, Expectation(2.5, 0.5, 2.5))
-            recovery = inner(g).recovery
-            recovery.state = dataclasses.replace(recovery.state, verification=watched)
-
-    train_guarded(s, guard, on_batch=watch)
-    saved = [e.step for e in events_of(tmp_path / "run", "checkpoint")]
-    assert saved == [20, 25, 30, 35, 40, 60]
 
 
 @pytest.mark.covers("S114")

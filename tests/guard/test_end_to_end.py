@@ -18,6 +18,7 @@ from trimtab.detectors.judge import judge_record
 from trimtab.guard import Guard
 from trimtab.lab.text import Text
 from trimtab.lab.train import Parts, build, evaluate
+from trimtab.plan.policy import Policy
 from trimtab.readers.rundir import read_run_directory
 
 pytestmark = pytest.mark.torch
@@ -241,6 +242,47 @@ def test_advise_changes_nothing_and_says_what_it_would_do(tmp_path: Path, text: 
     assert advice
     assert events_of(tmp_path / "run", "action", "fault") == []
     assert_same_verdict(tmp_path / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.covers("S115")
+def test_the_rate_is_cut_once_with_its_reason_and_then_it_cools_down(
+    tmp_path: Path, text: Text
+) -> None:
+    """A rate thirty times too high, and soon after it was cut a window of bad data."""
+    run = tmp_path / "run"
+    faults = dataclasses.replace(LR_FAULT, corruption=bad_data(262, 12).corruption)
+    o = guarded(faults, text, run)
+    (action,) = events_of(run, "action")
+    assert action.data["remedy"] == "roll-back+lower-lr"
+    assert "LR back to" in action.data["why"]
+    assert o.guard.lr_factor == pytest.approx(1 / 30, rel=0.2)
+    waits = [
+        (e.step, str(e.data["why"]))
+        for e in events_of(run, "decision")
+        if "cool-down" in str(e.data["why"])
+    ]
+    over = action.step + Policy().cooldown_steps
+    assert waits
+    assert all(action.step < step < over and f"until step {over}" in why for step, why in waits)
+
+
+@pytest.mark.slow
+@pytest.mark.covers("S129")
+def test_after_an_alarm_checkpoints_are_closer_until_all_is_calm(
+    tmp_path: Path, text: Text
+) -> None:
+    run = tmp_path / "run"
+    guarded(DATA_FAULT, text, run, checkpoint_every_steps_unsettled=10, checkpoints_kept=99)
+    saved = [e.step for e in events_of(run, "checkpoint")]
+    acted = events_of(run, "action")[0].step
+    calm = [e.step for e in events_of(run, "outcome") if not e.data.get("trial")][-1]
+    before = [step for step in saved if step < 240]
+    unsettled = [step for step in saved if acted < step < calm]
+    after = [step for step in saved if step > calm]
+    assert before == [60, 120, 180]
+    assert unsettled == list(range(10 * (acted // 10 + 1), calm, 10))
+    assert after == [step for step in range(60, STEPS + 1, 60) if step > calm]
 
 
 @pytest.mark.slow

@@ -3,7 +3,8 @@
 `audit` looks at init, gradients, optimizer groups and number formats of a model; `check_reload`
 compares it with its checkpoint; `coordinate_check` measures whether activations keep their size as
 the width grows; `parity` trains a few steps under each distributed layout and compares them;
-`smoke` trains a small twin of a config; `export_step` writes one training step that can be computed
+`smoke` trains a small twin of a config; `noise_scale` tells at which batch size noise and gradient
+are alike; `export_step` writes one training step that can be computed
 again elsewhere.
 
 Everything here needs the torch extra. Findings have the form of the config rules, with title,
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trimtab.model_checks.coordinates import coordinate_check
+    from trimtab.model_checks.gradient_noise import noise_scale
     from trimtab.model_checks.layout_parity import parity
     from trimtab.model_checks.layouts import LayoutCase
     from trimtab.model_checks.model_audit import audit
@@ -28,6 +30,7 @@ __all__ = [
     "check_reload",
     "coordinate_check",
     "export_step",
+    "noise_scale",
     "parity",
     "smoke",
 ]
@@ -38,6 +41,7 @@ _HOMES = {
     "check_reload": "reload",
     "coordinate_check": "coordinates",
     "export_step": "step_bundle",
+    "noise_scale": "gradient_noise",
     "parity": "layout_parity",
     "smoke": "smoke_run",
 }

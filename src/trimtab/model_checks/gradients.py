@@ -28,6 +28,7 @@ __all__ = [
     "judge_loss",
     "judge_touch",
     "logits_of",
+    "put_back",
     "run_once",
     "tiny_batch",
     "token_loss",
@@ -126,15 +127,11 @@ def run_once(
 
 
 @contextlib.contextmanager
-def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
-    """Fill weights that are exactly 0 with small noise, and put everything back afterwards.
-
-    Weights, gradients, buffers, the mode and the random state are restored.
-    """
+def put_back(model: nn.Module) -> Iterator[None]:
+    """Compute gradients within; put gradients, buffers, modes and the random state back after."""
     modes = [(m, m.training) for m in model.modules()]
     # The gradient tensors themselves: DDP and FSDP keep views of them.
     grads = [(p, p.grad) for p in model.parameters()]
-    zeros = [p for p in model.parameters() if p.numel() and not bool(local(p.detach()).any())]
     # BatchNorm's running means and rotary caches are written in a forward pass.
     buffers = [(b, b.clone()) for b in model.buffers()]
     devices = [p.device for p in model.parameters() if p.device.type == "cuda"]
@@ -143,9 +140,30 @@ def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
         # The caller may hold `no_grad`, under which nothing would get a gradient.
         torch.enable_grad(),
     ):
-        torch.manual_seed(0)
         for p, _ in grads:
             p.grad = None
+        try:
+            yield
+        finally:
+            for p, grad in grads:
+                p.grad = grad
+            with torch.no_grad():
+                for buffer, kept in buffers:
+                    buffer.copy_(kept)
+            for module, mode in modes:
+                module.training = mode
+
+
+@contextlib.contextmanager
+def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
+    """Fill weights that are exactly 0 with small noise, and put everything back afterwards.
+
+    Weights, gradients, buffers, the mode and the random state are restored.
+    """
+    parameters = list(model.parameters())
+    zeros = [p for p in parameters if p.numel() and not bool(local(p.detach()).any())]
+    with put_back(model):
+        torch.manual_seed(0)
         model.train()
         for part in anatomy.of("matrix", "residual output", "head"):
             if part.parameter.numel() and not bool(local(part.parameter.detach()).any()):
@@ -153,15 +171,9 @@ def as_it_was(model: nn.Module, anatomy: Anatomy) -> Iterator[None]:
         try:
             yield
         finally:
-            for p, grad in grads:
-                p.grad = grad
             with torch.no_grad():
                 for p in zeros:
                     local(p).zero_()
-                for buffer, kept in buffers:
-                    buffer.copy_(kept)
-            for module, mode in modes:
-                module.training = mode
 
 
 @contextlib.contextmanager

@@ -249,7 +249,10 @@ def batch_size(run: Facts) -> RuleVerdict | None:
             f"{tokens(batch)} a step is {times(ratio)} × GPT-3's at {compact(params)}: OPT doubled"
             f" its batch and saw not much difference; {tokens(batch - usual)} more for each update",
             values,
-            words="ramp the batch, or measure the gradient noise scale first",
+            words=(
+                "ramp the batch, or measure the gradient noise scale first:"
+                " trimtab.model_checks.noise_scale"
+            ),
         )
     return None
 
