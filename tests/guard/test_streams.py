@@ -218,6 +218,61 @@ def test_a_stream_that_does_not_repeat_is_told(tmp_path: Path) -> None:
         short.load_state_dict(open_order(make().loader).state_dict())
 
 
+class Forgetful(IterableDataset[Tensor]):
+    """A stream whose state says where it was, and which begins anew all the same."""
+
+    def __init__(self, *, forgets: bool, begins_at: int = 0) -> None:
+        self.forgets, self.begins_at, self.at = forgets, begins_at, 0
+
+    def __iter__(self) -> Iterator[Tensor]:
+        items = Sequences(4 * NUM)
+        for i in range(self.at, 4 * NUM):
+            self.at = i + 1
+            yield items[i]
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = self.begins_at if self.forgets else state["at"]
+
+
+@pytest.mark.covers("S64")
+@pytest.mark.parametrize(("forgets", "begins_at"), [(True, 0), (True, 40), (False, 0)])
+def test_samples_that_are_fed_again_after_a_resume_are_an_event(
+    tmp_path: Path, forgets: bool, begins_at: int
+) -> None:
+    told: list[str] = []
+
+    def resumed(until: int | None) -> None:
+        s = make()
+        s.loader = DataLoader(Forgetful(forgets=forgets, begins_at=begins_at), batch_size=SIZE)
+        guard = guard_of(s, tmp_path / "run", steps=30, say=told.append)
+        train_guarded(s, guard, until=until)
+        if until is not None:
+            guard.checkpoint()
+        guard.close()
+
+    resumed(14)
+    assert not any("fed again" in line for line in told)
+    resumed(None)
+    notes = [e for e in events_of(tmp_path / "run", "note") if "fed again" in str(e.data["text"])]
+    assert [e.step for e in notes] == ([17] if forgets else [])
+    assert any("fed again" in line for line in told) is forgets
+
+
+def test_a_second_epoch_feeds_nothing_again(tmp_path: Path) -> None:
+    order = open_order(DataLoader(Forgetful(forgets=False), batch_size=SIZE))
+    take(order, 20)
+    order.load_state_dict(order.state_dict())
+    while order.fetch() is not None:
+        pass
+    order.next_epoch()
+    take(order, 30)
+    assert order.take_repeated() == ""
+
+
 def test_what_a_stream_cannot_do_is_refused_in_words() -> None:
     order = open_order(DataLoader(Counted(), batch_size=SIZE))
     assert isinstance(order, StreamOrder)

@@ -114,6 +114,10 @@ class DataOrder:
         self.reordered = ""
         """In words, where a saved position was found in another order than it was saved in."""
 
+    def take_repeated(self) -> str:
+        """Return an empty text: `reordered` says at the resume what is fed in another order."""
+        return ""
+
     def steps_per_epoch(self, accumulate: int) -> int | None:
         """Return the steps of one epoch; the last may have fewer batches.
 

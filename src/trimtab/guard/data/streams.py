@@ -21,6 +21,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from trimtab.errors import ActError, ConfigError
+from trimtab.guard.data.fed_before import FedBefore
 from trimtab.guard.data.order import DataOrder, generators_of
 from trimtab.guard.state.decisions import sample_range
 from trimtab.guard.state.serialization import clone
@@ -99,6 +100,7 @@ class StreamOrder:
         self._epoch_rng: StateDict | None = None
         self._last = 0
         self._at_end = False
+        self._before = FedBefore()
 
     def steps_per_epoch(self, accumulate: int) -> int | None:
         """Return the steps of one epoch where the loader has a length.
@@ -211,12 +213,14 @@ class StreamOrder:
         self._cursor += 1
         self._position += _num_samples(batch) * self.replicas
         self._last = _checksum(batch)
+        self._before.see(self._last)
         return batch, first, self._position - 1
 
     def next_epoch(self) -> None:
         """Go on to the next epoch."""
         self._epoch += 1
         self._cursor, self._at_end, self._batches = 0, False, None
+        self._before.begin_epoch()
         self._tell_epoch()
         self._epoch_rng = capture_rng()
 
@@ -243,6 +247,7 @@ class StreamOrder:
             "replicas": self.replicas,
             "epoch_rng": clone(self._epoch_rng),
             "last": self._last,
+            "fed": self._before.state(),
             "fingerprint": self.fingerprint,
             "at_end": self._at_end,
             "generators": [g.get_state() for g in self._generators] if self._epoch < 0 else [],
@@ -270,6 +275,11 @@ class StreamOrder:
             self._go_to(state)
         finally:
             restore_rng(kept)
+        self._before.go_on_from(state.get("fed", ()))  # earlier versions kept none
+
+    def take_repeated(self) -> str:
+        """Return, once, that batches of before a resume are fed again; else empty."""
+        return self._before.take_told()
 
     def _go_to(self, state: StateDict) -> None:
         self._batches = None

@@ -33,6 +33,9 @@ class DataState(Protocol):
     def reordered(self) -> str:
         """What to note where the order is not the saved one; empty where it is."""
 
+    def take_repeated(self) -> str:
+        """Return, once, that samples of before a resume are fed again; else empty."""
+
     @property
     def skips(self) -> tuple[tuple[int, int], ...]:
         """Ranges [first, last] of sample ids that are never fed again."""
