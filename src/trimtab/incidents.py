@@ -21,7 +21,6 @@ from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.endings import as_it_ended, place_text
 from trimtab.detectors.kind_places import KindPlace, kind_places
-from trimtab.detectors.suspect_change import SUSPECT_CHANGES
 from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
@@ -532,8 +531,15 @@ def _episodes(
             lasting.append((f, groups[-1]))
         reach = max(reach, _last_row(f, record))
         if condition and all(g.kind in _CONDITIONS for g in groups[-1]):
-            held = max(held, record.num_rows if f.end_row is None else f.end_row)
+            held = max(held, _held_until(f, record))
     return groups
+
+
+def _held_until(f: Finding, record: RunRecord) -> int:
+    """Return the row up to which a condition holds; a level that was accepted is the usual one."""
+    if f.end_row is not None:
+        return f.end_row
+    return f.row if f.closed else record.num_rows
 
 
 def _incident(
@@ -550,7 +556,7 @@ def _incident(
     worst = max(group, key=lambda f: severity_rank(f.severity)).severity
     last = _end(group)
     # when such a change came is known to the row: what else was odd before did not lead to it
-    known = lead.detector in SUSPECT_CHANGES
+    known = lead.kind == "setting-jump"
     precursors = () if known else _precursors(onset.onset_row, group, around, record)
     first = min(precursors, key=lambda f: f.onset_row) if precursors else None
     taken = set(map(id, group))
@@ -641,7 +647,7 @@ def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
     What other signals said before trouble of the loss is its first sign, not its onset, and a
     block-wise finding dates an onset to a block, where a row-wise one knows better.
     """
-    if lead.detector in SUSPECT_CHANGES:
+    if lead.kind == "setting-jump":
         return (lead,)
     dating = [f for f in group if lead.signal != "loss" or f.signal == "loss"]
     # What a jump of a setting did begins after it.
@@ -706,10 +712,14 @@ def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
         return f.end_row >= at_row - JOIN_ROWS
     if not f.closed:
         return True
+    known = SIGNAL_BY_NAME.get(f.signal)
+    # A level of 200 rows and more has been the usual one for longer than such a sign leads. (What
+    # is judged by blocks is closed as soon as its size is known.)
+    if f.grain_rows == 1 and f.row < at_row - max(known.lead_rows if known else 0, JOIN_ROWS):
+        return False
     recent = _finite(record, f.signal, slice(max(f.onset_row, at_row - 2 * JOIN_ROWS), at_row))
     between = (f.expected + f.value) / 2
     # Half-way on the scale on which the signal was judged: between 0.2 and 20 that is 2, not 10.
-    known = SIGNAL_BY_NAME.get(f.signal)
     if min(f.expected, f.value) > 0 and known is not None and known.scale == "log":
         between = float(np.sqrt(f.expected * f.value))
     if not len(recent):

@@ -92,6 +92,8 @@ def test_rate_is_beyond_its_peak_only_once_it_has_come_down_and_climbs() -> None
     assert beyond(cosine) == []
     assert beyond(lambda t: cosine(t % 100)) == []  # restarts
     assert beyond(lambda t: t / 300) == []  # a warm-up that does not end
+    assert beyond(lambda t: cosine(t) * (2.5 if t > 150 else 1)) == []  # a jump, for its own rules
+    assert beyond(lambda t: cosine(t) * (10 if t > 150 else 1)) == [151]
     assert len(beyond(lambda t: cosine(t) * min(1.03 ** max(t - 100, 0), 300))) == 1
 
 

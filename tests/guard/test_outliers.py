@@ -119,6 +119,7 @@ def strewn(every: int) -> list[float]:
         (QUIET, strewn(2), 12),
         (QUIET, strewn(5), 0),  # a state that spikes at random, not a window of data
         (QUIET, [9.0, 9.0, 9.0, *strewn(5)], 8),
+        (QUIET, [30.0, 30.0, 30.0, 30.0, *strewn(5)[1:]], 4),  # the others are hard batches
         ([], [9.0] * 24, 0),  # where all stand out, nothing does
         ([1.5 * x for x in QUIET], [9.0] * 5, 0),  # the state itself is not what the run had
     ],

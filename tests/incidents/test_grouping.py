@@ -138,6 +138,34 @@ def test_healthy_growth_of_activations_is_no_first_sign(seed: int) -> None:
     assert one.precursor_row is None or one.precursor_row >= 4800
 
 
+@pytest.mark.parametrize(("at", "first"), [(700, 610), (1300, None)])
+def test_a_level_that_has_been_the_usual_one_for_long_is_no_first_sign(
+    at: int, first: int | None
+) -> None:
+    n = 1500
+    loss, norm = level(n), np.full(n, 80.0)
+    norm += 0.8 * np.random.default_rng(3).standard_normal(n)
+    norm[610:] *= 1.4  # accepted 200 rows later
+    loss[at : at + 60] += 2.0
+    told = [i for i in alarms(of({"loss": loss, "activation_norm": norm})) if i.kind == "spike"]
+    (one,) = told
+    assert one.onset_row == at
+    assert one.precursor_row == first
+
+
+def test_a_jump_of_the_rate_is_dated_to_itself_whatever_was_odd_before() -> None:
+    n = 1500
+    norm, lr = np.full(n, 80.0), np.full(n, 1e-3)
+    norm += 0.8 * np.random.default_rng(3).standard_normal(n)
+    norm[900:] *= 3.0
+    lr[1000:] = 1e-2
+    (jump,) = (
+        i for i in tell(of({"loss": level(n), "activation_norm": norm, "lr": lr}))
+        if "setting-jump" in (i.kind, *i.also)
+    )  # fmt: skip
+    assert (jump.onset_row, jump.precursor_row) == (1000, None)
+
+
 def test_a_block_that_holds_the_onset_is_no_first_sign() -> None:
     n = 1600
     loss, norm = level(n), norms(n, 5)

@@ -127,7 +127,10 @@ def hear_reading(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> 
         return replace(state, suspected=None), ()
     speed = fell / steps
     if first:
-        return replace(state, suspected=replace(s, speed=speed, losses=r.losses)), ()
+        losses = r.losses
+        if s.finding.detector == "rate-beyond-peak" and fell < 0 and len(r.base) == len(losses):
+            losses = r.base  # a jump had done its harm before the first reading
+        return replace(state, suspected=replace(s, speed=speed, losses=losses)), ()
     slower = speed < min(SLOWER_SPEED * s.speed, s.speed)
     if s.finding.detector == "rate-beyond-peak":
         # lower rates gain in the short run whatever is better in the end: only where nothing more
@@ -224,6 +227,10 @@ def start(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
 def _without(f: Finding, case: Case, e: Surveyed) -> Trial | None:
     """Return the branch without the change; None where the script has changed it again since."""
     name, _ = _SETTINGS[f.detector]
+    jump = case.lr_jump
+    if name == "lr" and jump is not None and 0 < jump.before < jump.after:
+        factor = jump.before / jump.after  # the schedule goes on below it
+        return Trial(name=f"LR back to {jump.before:.3g} (x {factor:.3g})", lr_factor=factor)
     if name == "lr":
         rising, sound = lr_rise(case.record, case.seen_step, case.before.lr_cuts)
         limit = sound or lr_at(case.record, case.base.step, case.before.lr_cuts)

@@ -27,6 +27,10 @@ _LEAST_SHARE = 0.04
 """Least distance that counts, share of the unit (see `expectation`)."""
 _FEWEST_TRAINED = 5
 """Batches trained on without trouble from which they set the level; else the run's own does."""
+_GAP = 3
+"""Batches from one that stands out to the next, up to which both are of one window. Ours."""
+_MILD_SHARE = 0.5
+"""Of how far a window lies off, below which a batch apart from it is a hard one. Ours."""
 _ALIKE = 1.6
 """Most that two factors of the loss differ by, where it is counted otherwise. Ours."""
 _ODD_STATE = 0.15
@@ -39,7 +43,8 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
 
     A batch stands out by 6 sigma, or as one of three in a row by 3.5: small batches are noisy, and
     bad data comes in windows. A batch that was fed more than `margin` batches before the onset
-    never does: it was trained on, and nothing came of it.
+    never does: it was trained on, and nothing came of it. Where there is a window of three in a row
+    or more, what lies apart from it and is less than half as far off is a hard batch, not of it.
 
     No batch stands out where the state is odd: the batches that were trained on without trouble
     are far above the level of the run, or those that stand out are scattered, fewer than every
@@ -72,7 +77,25 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
         return none
     # a window of bad data is dense; outliers here and there come from the state
     dense = any(_in_a_row(marks, i) for i in hits) or 3 * len(hits) > hits[-1] - hits[0]
-    return marks if dense else none
+    return _of_windows(marks, far) if dense else none
+
+
+def _of_windows(marks: list[bool], far: Sequence[float]) -> list[bool]:
+    """Return the marks without the milder ones that lie apart, where others are three in a row.
+
+    Args:
+        marks: Of the probed batches.
+        far: How far each lies from the level.
+    """
+    core = [i for i, mark in enumerate(marks) if mark and _in_a_row(marks, i)]
+    finite = [far[i] for i in core if math.isfinite(far[i])]
+    if not finite:
+        return marks
+    mild = _MILD_SHARE * float(np.median(finite))
+    return [
+        mark and (min(abs(i - c) for c in core) <= _GAP or not far[i] < mild)
+        for i, mark in enumerate(marks)
+    ]
 
 
 def _apart(case: Case, losses: Sequence[float], onset: int) -> list[bool]:

@@ -269,6 +269,9 @@ _JUMP = 1.5
 _BEYOND = 2.0
 """Times that peak from which a rate is beyond all that the run has had: restarts of a schedule come
 back to it (SGDR), and no recipe goes further. Ours."""
+_JUMPED_BEYOND = 3.0
+"""Times the earlier peak from which a jump counts as well: a restart of a schedule comes back to its
+peak, or a little beyond. Ours."""
 
 
 class RatePeak:
@@ -285,7 +288,8 @@ class RatePeak:
     def see(self, rate: float, step: int) -> float | None:
         """Take in the rate of a row; return it over its earlier peak where it is far beyond, once.
 
-        A jump from one row to the next is left to the rules of jumps.
+        A jump from one row to the next is left to the rules of jumps, unless it leads where hardly
+        any recipe goes.
         """
         if not 0 < rate < math.inf:
             return None
@@ -300,7 +304,7 @@ class RatePeak:
             if rate > 1.02 * peak:
                 self._peaks.append((step, rate))
             return None
-        if jumped:
+        if jumped and rate < _JUMPED_BEYOND * peak:
             self._told = step
         if self._told is not None or rate < _BEYOND * peak:
             return None
