@@ -463,3 +463,54 @@ def test_a_root_that_fsdp_keeps_gathered_trains_on_after_a_reading(tmp_path: Pat
         assert guard.step_number == 12
     finally:
         dist.destroy_process_group()
+
+
+class Turned(Dataset[tuple[Tensor, Tensor]]):
+    """A sum that is to be learned, and from an item on its negative."""
+
+    def __init__(self, turns_at: int, count: int = 16 * 220) -> None:
+        draw = torch.Generator().manual_seed(4)
+        self.x = torch.randn(count, 6, generator=draw)
+        self.y = self.x.sum(1) + 0.1 * torch.randn(count, generator=draw)
+        self.y[turns_at:] *= -1
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        return self.x[index], self.y[index]
+
+
+@pytest.mark.parametrize("turns_at", [16 * 120, 16 * 200])
+def test_batches_of_another_kind_of_data_raise_no_alarm_while_what_is_fed_is_learned(
+    tmp_path: Path, turns_at: int
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    policy = Policy(yardstick_share=0.2, snapshot_every_steps=10, checkpoint_in_background=False)
+    guard = guard_of_parts(model, optimizer, Turned(turns_at), tmp_path / "run", policy)
+    for x, y in guard:
+        guard.backward((model(x).squeeze(1) - y).square().mean())
+        guard.step()
+    assert guard.wasted_steps == 0
+    told = {str(e.data["kind"]) for e in events_of(tmp_path / "run", "incident")}
+    assert "held-out-worse" not in told
+    notes = [str(e.data["text"]) for e in events_of(tmp_path / "run", "note")]
+    assert sum("another kind of data" in n for n in notes) == 1
+    assert sum("judged again" in n for n in notes) == (turns_at == 16 * 120)
+
+
+def guard_of_parts(
+    model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, run: Path, policy: Policy
+) -> Guard:
+    return Guard(
+        model,
+        optimizer,
+        data=DataLoader(data, 16),
+        steps=200,
+        run=run,
+        mode="act",
+        policy=policy,
+        say=lambda _line: None,
+    )

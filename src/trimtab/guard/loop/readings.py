@@ -25,6 +25,11 @@ __all__ = ["Readings"]
 
 _NOISE_ROWS = 64
 """Rows of the training loss whose spread stands in for that of a reading."""
+_FIRST_ROWS = 16
+"""Losses that the descent of the run is counted from."""
+_FOREIGN_SHARE, _FOREIGN_SIGMA = 0.5, 4.0
+"""Of the descent, and of the noise of rows, by which fixed batches cost more than what is fed, from
+which on they are of another kind of data. Ours."""
 _MOST_EVIDENCE = 1e3
 """Evidence that is recorded for a loss that is not finite: rows of NaN say something else."""
 
@@ -62,6 +67,9 @@ class Readings:
         self._steps = steps
         self._accumulate = accumulate
         self._losses: deque[float] = deque(maxlen=_NOISE_ROWS)
+        self._first: list[float] = []
+        self._foreign: bool | None = None
+        """Whether the batches are of another kind of data than what is fed; None: not known yet."""
         self._own_loop = False
         self._left_loop = False
         self._told_source = False
@@ -103,12 +111,15 @@ class Readings:
             return
         for event in read_journal(recorder.directory.journal)[0]:
             self._yardstick.hear(event.event, event.step, event.data)
+            if event.event == "yardstick" and {"foreign", "evidence"} & event.data.keys():
+                self._foreign = "foreign" in event.data
         self._yardstick.test.forget_after(step, keep_total=True)
         if not recorder.live.num_rows:
             return  # the power may take all rows of steps that a checkpoint has
         record = recorder.live.record()
         column, rows = record.columns["loss"], record.lineage_rows()
         rows = rows[column.present[rows] & np.isfinite(column.values[rows])]
+        self._first = column.values[rows][:_FIRST_ROWS].tolist()
         self._losses.extend(column.values[rows][-_NOISE_ROWS:].tolist())
 
     # -- asked for --------------------------------------------------------------------------
@@ -122,6 +133,8 @@ class Readings:
         """
         if math.isfinite(loss):
             self._losses.append(loss)
+            if len(self._first) < _FIRST_ROWS:
+                self._first.append(loss)
         yard, step = self._yardstick, self._parts.state.counters.step
         wanted = self._recovery.state.wants
         if wanted is not None:
@@ -231,6 +244,8 @@ class Readings:
     def _judge(self, reading: Reading) -> dict[str, object]:
         """Judge a reading at its time; it is recorded with the row of the next step."""
         sigma = self._sigma()
+        if self._is_foreign(reading.mean, sigma):
+            return {"foreign": True}
         found = self._yardstick.judge(reading, sigma=sigma)
         noted = {
             "yardstick_loss": reading.mean,
@@ -240,6 +255,31 @@ class Readings:
         self._parts.pool.note({k: v for k, v in noted.items() if math.isfinite(v)})
         told = {"evidence": noted["yardstick_evidence"], "rise": found.rise, "sigma": sigma}
         return {k: v for k, v in told.items() if math.isfinite(v)}
+
+    def _is_foreign(self, loss: float, sigma: float) -> bool:
+        """Whether the batches are of data that the run is not fed, and never was.
+
+        They then get worse while it learns what it is fed: that says nothing of the run. Once they
+        cost what that does, they are judged like others, whatever comes later.
+        """
+        if self._foreign is False or self._yardstick.source == "validate" or not self._losses:
+            self._foreign = False
+            return False
+        level = float(np.median(np.array(self._losses)[-_FIRST_ROWS:]))
+        descent = float(np.median(np.array(self._first))) - level
+        more = loss - level
+        now = more > max(_FOREIGN_SHARE * descent, _FOREIGN_SIGMA * sigma)
+        if now and self._foreign is None:
+            self._note(
+                f"the fixed batches cost {loss:.4g}, what is fed {level:.4g}: they are of another"
+                " kind of data, and raise no alarm by themselves until they cost as much;"
+                " Guard(validate=...) names others"
+            )
+        elif self._foreign and not now:
+            self._yardstick.test.restart()
+            self._note(f"the fixed batches cost what is fed ({loss:.4g}): they are judged again")
+        self._foreign = now
+        return now
 
     def _sigma(self) -> float:
         """Return the spread of single rows about their trend, from differences of neighbors."""
