@@ -41,6 +41,8 @@ def preflight(
     """
     if phase not in (None, "start", "mid"):
         raise ConfigError(f"phase is {phase!r}; choose start or mid, or leave it out")
+    if like is not None and not isinstance(like, str):
+        raise ConfigError(f"like is {like!r}; give the name of a published run, such as llama3")
     if not all(isinstance(path, str | os.PathLike) for path in configs):
         raise ConfigError("preflight takes paths of configs; write a mapping to a file first")
     return preflight_config(

@@ -116,6 +116,15 @@ class RunComparison:
         return f"<pre>{escape(str(self))}</pre>"
 
 
+def _two_files(configs: object) -> tuple[Path, Path]:
+    given = tuple(configs) if isinstance(configs, list | tuple) else ()
+    if len(given) != 2 or not all(isinstance(c, str | os.PathLike) for c in given):
+        raise ConfigError(
+            f"configs is {configs!r}; give two paths, of the first and the second run"
+        )
+    return Path(given[0]), Path(given[1])
+
+
 def compare(
     a: Source,
     b: Source | None = None,
@@ -148,7 +157,7 @@ def compare(
             raise ConfigError(f"{name} {value!r}: not a number of steps; give one")
     if not window_steps > 0:
         raise ConfigError(f"window {window_steps:g}: must be above 0")
-    files = (None, None) if configs is None else (Path(configs[0]), Path(configs[1]))
+    files = (None, None) if configs is None else _two_files(configs)
     if more and b is None:
         raise ConfigError("further runs need a second one; give b, or leave them out")
     read = [_side(a, files[0])]

@@ -149,7 +149,13 @@ class Guard:
         """
         policy = Policy() if policy is None else policy
         directory = RunDirectory(arguments.run_folder(run))
-        setup_checks.check_objects(model, optimizer, scheduler, policy)
+        setup_checks.check_objects(
+            *(model, optimizer, scheduler, policy),
+            scaler=scaler,
+            output_layer=output_layer,
+            say=say,
+            count_tokens=count_tokens,
+        )
         optimizer, scheduler = one_optimizer(optimizer), one_scheduler(scheduler)
         policy = replace(policy, mode=mode) if mode is not None else policy
         setup_checks.check_arguments(
@@ -413,6 +419,10 @@ class Guard:
         What it raises is told and journalled, and protection goes on; but what it was to put back
         is then as it was.
         """
+        if not callable(callback):
+            raise ConfigError(
+                f"on_restore({arguments.shown(callback)}): expected a function of step"
+            )
         name = getattr(callback, "__qualname__", type(callback).__name__)
 
         def called(step: int) -> None:
@@ -462,7 +472,16 @@ class Guard:
         """Pass on what is written down to loggers, such as those of `integrations.loggers`.
 
         It works on the first rank only. A logger that fails is left out; the run goes on.
+
+        Raises:
+            ConfigError: One is no listener.
         """
+        for one in listeners:
+            if not all(hasattr(one, name) for name in ("sample", "event", "close")):
+                raise ConfigError(
+                    f"listen({arguments.shown(one)}): expected loggers of"
+                    " trimtab.integrations.loggers, or what has sample(), event() and close()"
+                )
         if self._ranks.chief:
             self._recorder.listeners.extend(listeners)
 

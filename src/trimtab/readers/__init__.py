@@ -181,7 +181,7 @@ def read_newest(
     Raises:
         ReadError: It cannot be read, or there is no log in the directory, or too much else.
     """
-    root = Path(path)
+    root = _checked(path)
     if not root.is_dir() or is_run_directory(root):
         return read_run(path)
     under = list(islice(runs_under(root, FolderCount()), None if most is None else most + 1))
@@ -237,6 +237,22 @@ def read(path: str | os.PathLike[str]) -> list[RunRecord]:
     )
 
 
+def _checked(path: str | os.PathLike[str]) -> Path:
+    """Return a path that the system can look up; it may name nothing.
+
+    Raises:
+        ReadError: It is too long, or no name of a file.
+    """
+    root = Path(path)
+    try:
+        root.is_dir()
+    except (OSError, ValueError) as error:
+        shown = str(path)[:60] + ("..." if len(str(path)) > 60 else "")
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ReadError(f"{shown}: cannot be looked up ({why}); check the path") from error
+    return root
+
+
 def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | ReadError]]:
     """Yield (path, record or why there is none) for a file, or for all runs in a directory.
 
@@ -246,7 +262,7 @@ def read_each(path: str | os.PathLike[str]) -> Iterator[tuple[str, RunRecord | R
     last record. A database with several runs is one record each, named `FILE#RUN`; such a name can
     be given, too.
     """
-    root = Path(path)
+    root = _checked(path)
     wanted = ""
     # A file may have # in its name; only where there is none does it divide file and run.
     if "#" in str(path) and not root.exists():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
@@ -320,6 +321,8 @@ class Control:
             ConfigError: It counts another number of items than the dataset has, or leaves none.
         """
         self._gate.check_reason("skip_list", why)
+        if not isinstance(path, str | os.PathLike):
+            raise ConfigError(f"skip_list({arguments.shown(path)}): expected a path")
         given = self._parts.ranks.agree(lambda: read_skip_list(Path(path)))
         added = self._parts.data.withhold(given.ranges, of=given.size)
         if added:

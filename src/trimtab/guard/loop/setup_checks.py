@@ -66,7 +66,17 @@ def extra_parts(given: object) -> dict[str, Any]:
     return dict(given)
 
 
-def check_objects(model: object, optimizer: object, scheduler: object, policy: object) -> None:
+def check_objects(
+    model: object,
+    optimizer: object,
+    scheduler: object,
+    policy: object,
+    *,
+    scaler: object = None,
+    output_layer: object = None,
+    say: object = None,
+    count_tokens: object = None,
+) -> None:
     """Refuse objects that are not what they are passed as.
 
     Raises:
@@ -91,6 +101,20 @@ def check_objects(model: object, optimizer: object, scheduler: object, policy: o
             "state_dict",
             "load_state_dict",
         )
+    if scaler is not None:
+        _check_object(
+            "scaler", scaler, "a torch.amp.GradScaler, or None", "step", "update", "state_dict"
+        )
+    if output_layer is not None and not isinstance(output_layer, torch.nn.Module):
+        raise ConfigError(
+            f"output_layer is {arguments.shown(output_layer)}, expected the module of the model"
+            " that gives the logits, or None"
+        )
+    for name, function in (("say", say), ("count_tokens", count_tokens)):
+        if function is not None and not callable(function):
+            raise ConfigError(
+                f"{name} is {arguments.shown(function)}, expected a function, or None"
+            )
     if not isinstance(policy, Policy):
         raise ConfigError(
             f"policy is {arguments.shown(policy)}, expected a Policy: Policy(...),"
