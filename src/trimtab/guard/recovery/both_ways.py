@@ -74,6 +74,9 @@ steps after which it is looked at, as a share of `verify_steps`: what is trained
 turns by then, and a rate that climbs does harm soon."""
 SLOWER_SPEED = 0.5
 """Share of its speed before the change from which on the run learns as before. Ours."""
+_STILL_UP = 2.0
+"""Times the rate before a jump, from which on the jump is still in force: a schedule may have come
+down since. Ours."""
 _MOST_SHARE = 0.25
 """Of the whole run, that one branch may take. Ours."""
 _MOST_LEFT = 2.0
@@ -229,6 +232,8 @@ def _without(f: Finding, case: Case, e: Surveyed) -> Trial | None:
     name, _ = _SETTINGS[f.detector]
     jump = case.lr_jump
     if name == "lr" and jump is not None and 0 < jump.before < jump.after:
+        if lr_at(case.record, case.seen_step, case.before.lr_cuts) < _STILL_UP * jump.before:
+            return None
         factor = jump.before / jump.after  # the schedule goes on below it
         return Trial(name=f"LR back to {jump.before:.3g} (x {factor:.3g})", lr_factor=factor)
     if name == "lr":
