@@ -1,5 +1,6 @@
 """What a case reads off the record: which probed batches stand out, and whether the rate rose."""
 
+import math
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from trimtab.record import RecordBuilder
 
 pytestmark = pytest.mark.torch
 
-RISE = SimpleNamespace(kind="spike")
+RISE = SimpleNamespace(kind="spike", also=(), findings=())
 QUIET = (2.0 + 0.1 * np.random.default_rng(0).standard_normal(20)).tolist()
 
 
@@ -40,7 +41,7 @@ def test_outliers_in_a_row_need_not_be_as_far(
     )
     assert outliers(case, margin=4) == [False] * len(QUIET) + expected
     if ahead == [1.5] * 3:
-        case.incident = SimpleNamespace(kind="too-good")
+        case.incident = SimpleNamespace(kind="too-good", also=(), findings=())
         assert sum(outliers(case, margin=4)) == 3
 
 
@@ -133,3 +134,30 @@ def test_outliers_are_none_where_the_state_is_odd_everywhere(
         probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0), incident=RISE
     )
     assert sum(outliers(case, margin=4)) == num_found
+
+
+@pytest.mark.parametrize(
+    ("incident", "num_found"),
+    [
+        (RISE, 3),
+        (SimpleNamespace(kind="non-finite", also=(), findings=()), 0),
+        (SimpleNamespace(kind="spike", also=("non-finite",), findings=()), 0),
+        (
+            SimpleNamespace(kind="shift", also=(), findings=(SimpleNamespace(detector="corrupt"),)),
+            0,
+        ),
+    ],
+)
+def test_hard_batches_make_no_nan_and_nothing_that_no_update_does(
+    incident: Any, num_found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "onset_sample", lambda _case: len(QUIET))
+    samples = [(i, i, x) for i, x in enumerate([*QUIET, 3.5, 3.5, 3.5, *QUIET])]
+    case: Any = SimpleNamespace(
+        probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0), incident=incident
+    )
+    assert sum(outliers(case, margin=4)) == num_found
+    nan = [(i, i, math.nan if x == 3.5 else x) for i, _, x in samples]
+    case.probe_samples = nan
+    of_data = num_found == 3 or incident.kind == "non-finite" or "non-finite" in incident.also
+    assert sum(outliers(case, margin=4)) == (3 if of_data else 0)

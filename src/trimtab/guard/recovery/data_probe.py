@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.diagnosis.probes import DataProbe
 from trimtab.guard.recovery.curves import recorded_curve
-from trimtab.guard.recovery.triage import COUNTED, NO_RISE
+from trimtab.guard.recovery.triage import COUNTED, NO_RISE, is_no_updates_doing
 from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
@@ -48,8 +48,10 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
 
     No batch stands out where the state is odd: the batches that were trained on without trouble
     are far above the level of the run, or those that stand out are scattered, fewer than every
-    third.
+    third. Nor where weights or moments changed as no update changes them: no batch did that.
     """
+    if is_no_updates_doing(case.incident):
+        return [False] * len(case.probe_samples)
     onset = onset_sample(case)
     losses = [loss for *_, loss in case.probe_samples]
     none = [False] * len(losses)
@@ -63,6 +65,8 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     if center - expected.level > _ODD_STATE * expected.unit:
         return _apart(case, losses, onset)
     noise, least = max(spread, expected.sigma), _LEAST_SHARE * expected.unit
+    if "non-finite" in (case.incident.kind, *case.incident.also):
+        least = expected.unit  # a batch that costs a little more than others makes no NaN
     # batches that are easier than the others made no loss rise
     low = case.incident.kind in NO_RISE
     far = [abs(x - center) if low else x - center for x in losses]

@@ -25,6 +25,7 @@ __all__ = [
     "SLOW_RISES",
     "explained_by",
     "find_incident",
+    "is_no_updates_doing",
     "is_trouble",
     "puts_in_doubt",
     "saturates",
@@ -58,6 +59,7 @@ detectors may, too."""
 BY_NO_UPDATE = ("weights-grew", "moments-lost")
 """Detectors of a matrix that grew, and of moments that went, by no update: notes, unless the fixed
 batches are worse."""
+_NO_UPDATE_DID = (*BY_NO_UPDATE, "corrupt")
 COUNTED = 4.0
 """Times the loss of before, of the same state, from which the loop counts it otherwise. Ours."""
 SLOW_RISES = ("drift", "divergence")
@@ -106,6 +108,14 @@ def speaks_of_trial(finding: Finding, *, reads: bool = False) -> bool:
     if reads and finding.kind in NO_RISE:
         return False
     return finding.signal == "loss" or finding.detector in EARLY_SIGNS
+
+
+def is_no_updates_doing(incident: Incident) -> bool:
+    """Whether weights or moments changed as no update changes them: no batch and no rate did it.
+
+    It may have happened after the last loss on record, in which it then does not show.
+    """
+    return any(f.detector in _NO_UPDATE_DID for f in incident.findings)
 
 
 def saturates(incident: Incident) -> bool:

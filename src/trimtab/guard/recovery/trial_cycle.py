@@ -71,7 +71,13 @@ from trimtab.guard.recovery.state import (
     StartingProbe,
     StartingTrial,
 )
-from trimtab.guard.recovery.triage import BY_NO_UPDATE, SLOW_RISES, saturates, speaks_of_trial
+from trimtab.guard.recovery.triage import (
+    BY_NO_UPDATE,
+    SLOW_RISES,
+    is_no_updates_doing,
+    saturates,
+    speaks_of_trial,
+)
 from trimtab.guard.recovery.trial_table import read_case, with_row
 from trimtab.guard.recovery.trial_verdict import (
     can_be_compared,
@@ -268,7 +274,9 @@ def trial_step(
             and not _passes(case, f, length)
             for f in findings
         )
-        or (_of_no_update(case) and any(f.detector in BY_NO_UPDATE for f in findings))
+        or (
+            is_no_updates_doing(case.incident) and any(f.detector in BY_NO_UPDATE for f in findings)
+        )
     )
     # a trial ends as soon as its outcome is certain: each further step is lost to the run
     over = len(case.losses) >= length
@@ -367,16 +375,11 @@ def _measures_on(state: RecoveryState, case: Case, loss: float) -> bool:
 def _repeats_the_record(case: Case) -> bool:
     """Whether an unchanged replay came bit for bit to where the trouble was seen."""
     # What changed by no update may have done so after the last loss on record.
-    if case.trial is None or not case.trial.unchanged or _of_no_update(case):
+    if case.trial is None or not case.trial.unchanged or is_no_updates_doing(case.incident):
         return False
     if case.from_step + len(case.losses) < case.seen_step:
         return False
     return repeats(as_curve(case.losses, after=case.from_step), case.control) == "bit-equal"
-
-
-def _of_no_update(case: Case) -> bool:
-    """Whether the case is about weights or moments that changed by no update."""
-    return any(f.detector in BY_NO_UPDATE for f in case.incident.findings)
 
 
 def finish_trial(state: RecoveryState, step: int, e: Captured | None) -> Result:
