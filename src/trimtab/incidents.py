@@ -520,7 +520,9 @@ def _episodes(
             continue
         # The first trouble while a norm is high or a scale low is what that led to; what comes
         # later in the same condition is an incident of its own.
-        if groups and f.onset_row <= max(reach, -1 if condition else held) + join_rows:
+        # A change that is known to the row has no condition before it to thank for.
+        apart = condition or f.kind == "setting-jump"
+        if groups and f.onset_row <= max(reach, -1 if apart else held) + join_rows:
             groups[-1].append(f)
             held = held if condition else -1
         else:

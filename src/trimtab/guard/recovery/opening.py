@@ -313,7 +313,9 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     alarms = _alarms(state)
     if not alarms and asked.healed is not None:
         return _weigh_healed(state, asked.healed, asked, r, found)
-    if not alarms:
+    # An alarm of before that nobody acted on is not what the batches got worse by.
+    by_itself = any(f.detector in BY_NO_UPDATE and not f.closed for f in asked.event.findings)
+    if not alarms or (by_itself and found.worse):
         return _weigh_weights(state, asked, e.step, r, found)
     # Some steps have been done since: a sound state is no worse than the older one at all. What
     # lies within noise of it is dealt with as if nothing had been read, except where waiting is
