@@ -101,7 +101,7 @@ def test_judgements_of_recovery_do_not_depend_on_the_zero_or_the_unit_of_the_los
             alarmed=False,
             first_sign=401,
             from_step=400,
-            incident=SimpleNamespace(first_step=401, kind="spike"),
+            incident=SimpleNamespace(first_step=401, kind="spike", also=(), findings=()),
             control={},
             lr_jump=None,
             probe_samples=[(i, i, x) for i, x in enumerate((*(a * past + b)[-20:], *losses[:8]))],
