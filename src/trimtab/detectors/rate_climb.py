@@ -90,18 +90,52 @@ class RateClimbDetector:
     def update_rows(
         self, state: RateClimbState, rows: Rows
     ) -> tuple[RateClimbState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does one by one; a log without a rate is passed."""
+        """Judge many rows as `update` does one by one; those of a fall or a warm-up are passed."""
         findings: list[Finding] = []
-        if state.rate == 0 and not rows.present[:, 1].any():
-            losses = rows.values[:, 0]
-            losses = losses[rows.present[:, 0] & np.isfinite(losses)]
-            first = (*state.first, *losses[: _FIRST - len(state.first)].tolist())
-            recent = (*state.recent, *losses[-_BEFORE:].tolist())[-_BEFORE:]
-            return changed(state, first=first, recent=recent), ()
-        for k in range(len(rows)):
-            state, found = self.update(state, rows.row(k))
-            findings += found
+        rate = rows.values[:, 1]
+        usable = np.flatnonzero(rows.present[:, 1] & np.isfinite(rate) & (rate > 0))
+        before = np.concatenate(([state.rate], rate[usable[:-1]]))[: len(usable)]
+        rises, falls = usable[rate[usable] > before], usable[rate[usable] < before]
+        k = 0
+        while k < len(rows):
+            # At the peak, without a fall since, the peak only moves on.
+            climbing = state.low == math.inf and state.rate == state.peak
+            turns = falls if climbing else rises
+            place = int(np.searchsorted(turns, k))
+            stop = int(turns[place]) if place < len(turns) else len(rows)
+            # Back at the peak after a shallow dip, the dip is forgotten: row by row.
+            dipped = math.inf > state.low > _FALLEN * state.peak and state.rate >= state.peak
+            if stop > k and state.since_row < 0 and not state.alarmed and not dipped:
+                state = self._pass(state, rows, k, stop)
+                k = stop
+            else:
+                state, found = self.update(state, rows.row(k))
+                findings += found
+                k += 1
         return state, tuple(findings)
+
+    def _pass(self, s: RateClimbState, rows: Rows, k: int, stop: int) -> RateClimbState:
+        """Take in rows in which the rate only rises to new peaks, or never rises."""
+        losses, rates = rows.values[k:stop, 0], rows.values[k:stop, 1]
+        told = rows.present[k:stop, 0] & np.isfinite(losses)
+        rated = np.flatnonzero(rows.present[k:stop, 1] & np.isfinite(rates) & (rates > 0))
+        found = losses[told]
+        lowest = rated[(rates[rated] < s.peak) & (rates[rated] <= s.low)]
+        low, before = s.low, s.before
+        if len(lowest):
+            last = int(lowest[-1])
+            earlier = losses[:last][told[:last]]
+            low = float(rates[last])
+            before = (*s.recent, *earlier[-_BEFORE:].tolist())[-_BEFORE:]
+        return changed(
+            s,
+            first=(*s.first, *found[: _FIRST - len(s.first)].tolist()),
+            recent=(*s.recent, *found[-_BEFORE:].tolist())[-_BEFORE:],
+            rate=float(rates[rated[-1]]) if len(rated) else s.rate,
+            peak=max(s.peak, float(rates[rated].max())) if len(rated) else s.peak,
+            low=low,
+            before=before,
+        )
 
     def _see_rate(self, s: RateClimbState, row: Row, rate: float) -> RateClimbState:
         jumped = s.rate > 0 and rate > _JUMP * s.rate
