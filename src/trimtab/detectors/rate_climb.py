@@ -99,8 +99,7 @@ class RateClimbDetector:
         k = 0
         while k < len(rows):
             # At the peak, without a fall since, the peak only moves on.
-            climbing = state.low == math.inf and state.rate == state.peak
-            turns = falls if climbing else rises
+            turns = falls if _is_climbing(state) else rises
             place = int(np.searchsorted(turns, k))
             stop = int(turns[place]) if place < len(turns) else len(rows)
             # Back at the peak after a shallow dip, the dip is forgotten: row by row.
@@ -132,7 +131,7 @@ class RateClimbDetector:
             first=(*s.first, *found[: _FIRST - len(s.first)].tolist()),
             recent=(*s.recent, *found[-_BEFORE:].tolist())[-_BEFORE:],
             rate=float(rates[rated[-1]]) if len(rated) else s.rate,
-            peak=max(s.peak, float(rates[rated].max())) if len(rated) else s.peak,
+            peak=float(rates[rated[-1]]) if len(rated) and _is_climbing(s) else s.peak,
             low=low,
             before=before,
         )
@@ -195,3 +194,8 @@ class RateClimbDetector:
                 f" {s.rate / s.peak:.3g} times it; {s.level:.4g} before"
             ),
         )
+
+
+def _is_climbing(s: RateClimbState) -> bool:
+    """Whether the rate stands at its peak, and has not fallen since."""
+    return s.low == math.inf and s.rate == s.peak
