@@ -12,18 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.detectors.contract import Finding, Row, Rows, changed
-from trimtab.signals.robust import mad_sigma
+from trimtab.detectors.level_risen import BEFORE, BLOCK, ERRORS, FIRST, level_and_limit
 
 __all__ = ["AfterChangeDetector", "AfterChangeState"]
 
-_BEFORE = 32
-_FIRST = 16
-"""Losses that the descent of the run is counted from."""
-_BLOCK = 8
-_LEAST_SIGMA, _MOST_SIGMA = 30.0, 200.0
-"""Bounds of the descent in noise of single steps, as `guard.recovery.expectation` has them."""
-_ERRORS = 4.0
-"""Standard errors of a mean of eight that a rise must exceed as well. Ours, as what follows."""
 _RATE_RATIO = 1.5
 
 
@@ -73,13 +65,13 @@ class AfterChangeDetector:
             state = changed(state, rate=rate)
         if not row.present[1] or not math.isfinite(loss):
             return state, ()
-        if len(state.first) < _FIRST:
+        if len(state.first) < FIRST:
             state = changed(state, first=(*state.first, loss))
         if state.since_row < 0:
-            return changed(state, recent=(*state.recent[1 - _BEFORE :], loss)), ()
+            return changed(state, recent=(*state.recent[1 - BEFORE :], loss)), ()
         block = (*state.block, loss)
         state = changed(state, count=state.count + 1, block=block)
-        if len(block) < _BLOCK:
+        if len(block) < BLOCK:
             return state, ()
         return self._judge(changed(state, block=()), row, block)
 
@@ -107,27 +99,22 @@ class AfterChangeDetector:
         rates = rates[np.isfinite(rates)]
         return changed(
             state,
-            first=(*state.first, *found[: _FIRST - len(state.first)].tolist()),
-            recent=(*state.recent, *found[-_BEFORE:].tolist())[-_BEFORE:],
+            first=(*state.first, *found[: FIRST - len(state.first)].tolist()),
+            recent=(*state.recent, *found[-BEFORE:].tolist())[-BEFORE:],
             rate=float(rates[-1]) if len(rates) else state.rate,
         )
 
     def _begin(self, state: AfterChangeState, row: Row, rate: float) -> AfterChangeState:
         ratio = rate / state.rate if row.present[2] and state.rate > 0 and rate > 0 else 1.0
-        if len(state.recent) < _BEFORE or not 1 / _RATE_RATIO < ratio < _RATE_RATIO:
+        if len(state.recent) < BEFORE or not 1 / _RATE_RATIO < ratio < _RATE_RATIO:
             return state
-        before = np.array(state.recent)
-        level, numeric = float(np.median(before)), 1e-6 * float(np.abs(before).max())
-        sigma = max(mad_sigma(np.diff(before)) / math.sqrt(2), numeric)
-        start = float(np.median(np.array(state.first)))
-        unit = min(max(start - level, _LEAST_SIGMA * sigma), _MOST_SIGMA * sigma)
-        least = max(self.rise_share * unit, _ERRORS * sigma / math.sqrt(_BLOCK))
+        level, limit = level_and_limit(state.first, state.recent, self.rise_share)
         return changed(
             state,
             since_row=row.index,
             since_step=row.step,
             level=level,
-            limit=level + least,
+            limit=limit,
             count=0,
             block=(),
             alarmed=False,
@@ -163,7 +150,7 @@ class AfterChangeDetector:
             end=row.step if closed else None,
             value=middle,
             expected=s.level,
-            score=_ERRORS * (middle - s.level) / (s.limit - s.level),
+            score=ERRORS * (middle - s.level) / (s.limit - s.level),
             closed=closed,
             text=f"loss {middle:.4g} since a setting changed unannounced, {s.level:.4g} before",
         )

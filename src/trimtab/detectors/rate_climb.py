@@ -13,19 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.detectors.contract import Finding, Row, Rows, changed
-from trimtab.signals.robust import mad_sigma
+from trimtab.detectors.level_risen import BEFORE, BLOCK, ERRORS, FIRST, level_and_limit
 
 __all__ = ["RateClimbDetector", "RateClimbState"]
 
-_BEFORE = 32
-_FIRST = 16
-"""Losses that the descent of the run is counted from."""
-_BLOCK = 8
-_LEAST_SIGMA, _MOST_SIGMA = 30.0, 200.0
-"""Bounds of the descent in noise of single rows, as `after_change` has them."""
-_ERRORS = 4.0
-"""Standard errors of a mean of eight that a rise must exceed as well. Ours, as what follows."""
 _FALLEN = 0.95
+"""Of its peak, below which the rate has fallen. Ours."""
 _JUMP = 1.3
 """Ratio of two rates in a row from which it is a jump, as `lr_change` has it."""
 
@@ -75,15 +68,15 @@ class RateClimbDetector:
             state = self._see_rate(state, row, rate)
         if not row.present[0] or not math.isfinite(loss):
             return state, ()
-        if len(state.first) < _FIRST:
+        if len(state.first) < FIRST:
             state = changed(state, first=(*state.first, loss))
         if state.since_row < 0:
-            return changed(state, recent=(*state.recent[1 - _BEFORE :], loss)), ()
+            return changed(state, recent=(*state.recent[1 - BEFORE :], loss)), ()
         if not state.alarmed and state.rate < self.beyond * state.peak:
             return state, ()
         block = (*state.block, loss)
         state = changed(state, block=block, count=state.count + state.alarmed)
-        if len(block) < _BLOCK:
+        if len(block) < BLOCK:
             return state, ()
         return self._judge(changed(state, block=()), row, block)
 
@@ -125,11 +118,11 @@ class RateClimbDetector:
             last = int(lowest[-1])
             earlier = losses[:last][told[:last]]
             low = float(rates[last])
-            before = (*s.recent, *earlier[-_BEFORE:].tolist())[-_BEFORE:]
+            before = (*s.recent, *earlier[-BEFORE:].tolist())[-BEFORE:]
         return changed(
             s,
-            first=(*s.first, *found[: _FIRST - len(s.first)].tolist()),
-            recent=(*s.recent, *found[-_BEFORE:].tolist())[-_BEFORE:],
+            first=(*s.first, *found[: FIRST - len(s.first)].tolist()),
+            recent=(*s.recent, *found[-BEFORE:].tolist())[-BEFORE:],
             rate=float(rates[rated[-1]]) if len(rated) else s.rate,
             peak=float(rates[rated[-1]]) if len(rated) and _is_climbing(s) else s.peak,
             low=low,
@@ -145,7 +138,7 @@ class RateClimbDetector:
             return changed(s, peak=max(s.peak, rate), low=math.inf, since_row=-1, block=())
         if rate <= s.low:
             return changed(s, low=rate, before=s.recent, since_row=-1, block=())
-        if rate <= s.peak or s.since_row >= 0 or len(s.before) < _BEFORE:
+        if rate <= s.peak or s.since_row >= 0 or len(s.before) < BEFORE:
             return s
         return changed(s, since_row=row.index, since_step=row.step)
 
@@ -153,12 +146,7 @@ class RateClimbDetector:
         self, s: RateClimbState, row: Row, block: tuple[float, ...]
     ) -> tuple[RateClimbState, tuple[Finding, ...]]:
         middle = float(np.median(np.array(block)))  # one spike is no change of level
-        before = np.array(s.before)
-        level, numeric = float(np.median(before)), 1e-6 * float(np.abs(before).max())
-        sigma = max(mad_sigma(np.diff(before)) / math.sqrt(2), numeric)
-        start = float(np.median(np.array(s.first)))
-        unit = min(max(start - level, _LEAST_SIGMA * sigma), _MOST_SIGMA * sigma)
-        limit = level + max(self.rise_share * unit, _ERRORS * sigma / math.sqrt(_BLOCK))
+        level, limit = level_and_limit(s.first, s.before, self.rise_share)
         over = middle > limit
         if over and not s.alarmed:
             s = changed(s, alarmed=True, count=0, level=level)
@@ -187,7 +175,7 @@ class RateClimbDetector:
             end=row.step if closed and middle <= limit else None,
             value=middle,
             expected=s.level,
-            score=_ERRORS * (middle - s.level) / max(limit - s.level, 1e-300),
+            score=ERRORS * (middle - s.level) / max(limit - s.level, 1e-300),
             closed=closed,
             text=(
                 f"loss {middle:.4g} since the learning rate climbed beyond its earlier peak, to"
