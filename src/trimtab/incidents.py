@@ -10,6 +10,7 @@ level behind a spike that stands still as a plateau. The detectors see no such t
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 
@@ -50,6 +51,11 @@ SLOW_LEAD_ROWS = 2000
 """How far before an onset a slow condition of another signal that lasts through it is its first
 sign."""
 
+SETTING_LEAD_ROWS = 32
+"""How far before an onset a change of a setting, told as a note, is evidence. Ours."""
+RARE_CHANGES = 3
+"""Changes of one setting in an attempt, beyond which it moves by a plan. Ours."""
+
 # As notes these happen all the time; in the topic of learning they would lead episodes of the loss.
 _NOTED = ("resume-jump", "skipped-steps")
 
@@ -76,6 +82,9 @@ _CONDITIONS = frozenset(
     }
 )
 """Kinds that hold for a time in which other trouble comes and goes, each an incident of its own."""
+
+_ACCEPTED_LATE = ("unrecovered-spike", "signal-abnormal")
+"""Kinds of a level that is closed once it has stood for 200 rows."""
 
 _LONGEST_LEAD_ROWS = max(SLOW_LEAD_ROWS, *(s.lead_rows for s in SIGNAL_BY_NAME.values()))
 """No finding further before an onset is its first sign, unless it belongs to the episode."""
@@ -572,6 +581,8 @@ def _incident(
     # A finding on blocks dates its onset to a block, so it may lie before the episode's.
     begun = around.between(onset.onset_row - around.grain_rows + 1, stop)
     members += [f for f in begun if _speaks_within(f, onset.onset_row, stop) and id(f) not in taken]
+    taken.update(map(id, members))
+    members += [f for f in _changes_before(onset.onset_row, around) if id(f) not in taken]
     end = last.end if last else None
     own = KindPlace(
         kind=lead.kind,
@@ -652,6 +663,9 @@ def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
     if lead.kind == "setting-jump":
         return (lead,)
     dating = [f for f in group if lead.signal != "loss" or f.signal == "loss"]
+    if lead.kind == "held-out-worse":
+        # One batch whose loss was high did not make the weights worse.
+        dating = [f for f in dating if f.kind != "batch-outlier"]
     # What a jump of a setting did begins after it.
     dating = [f for f in dating if f.kind != "setting-jump" or lead.kind == f.kind]
     return [f for f in dating if f.grain_rows == 1] or dating
@@ -662,6 +676,19 @@ def _speaks_within(f: Finding, first_row: int, stop: int) -> bool:
     within = first_row - f.grain_rows < f.onset_row < stop
     known_before = f.detector == "batch"  # the batch was odd before the step
     return within and f.signal != "loss" and (known_before or f.kind != "batch-outlier")
+
+
+def _changes_before(onset_row: int, around: _Around) -> list[Finding]:
+    """Return the notes on settings that changed shortly before an onset: evidence, no kind of it.
+
+    What the rate did is read off the rate itself; a setting that moves all the time says nothing.
+    """
+    near = around.between(onset_row - SETTING_LEAD_ROWS, onset_row + 1)
+    noted = [
+        f for f in near if f.kind == "setting-jump" and f.severity == "info" and f.signal != "lr"
+    ]
+    usual = Counter(f.signal for f in around.findings if f.kind == "setting-jump") if noted else {}
+    return [f for f in noted if usual[f.signal] <= RARE_CHANGES]
 
 
 def _end(group: Sequence[Finding]) -> Finding | None:
@@ -717,6 +744,8 @@ def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
     known = SIGNAL_BY_NAME.get(f.signal)
     # A level of 200 rows and more has been the usual one for longer than such a sign leads. (What
     # is judged by blocks is closed as soon as its size is known.)
+    if f.kind in _ACCEPTED_LATE and f.grain_rows == 1 and f.row < at_row:
+        return False  # accepted after all those rows, before the trouble began
     if f.grain_rows == 1 and f.row < at_row - max(known.lead_rows if known else 0, JOIN_ROWS):
         return False
     recent = _finite(record, f.signal, slice(max(f.onset_row, at_row - 2 * JOIN_ROWS), at_row))

@@ -17,6 +17,8 @@ from trimtab.analysis.json_form import run_to_json
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.judge import judge_record
+from trimtab.detectors.record_finding import finding_at
+from trimtab.diagnosis.diagnose import diagnose
 from trimtab.diagnosis.evidence import MALIGNANT
 from trimtab.incidents import Incident, group_findings
 from trimtab.plan.rollback import CheckpointInfo
@@ -534,3 +536,62 @@ def test_a_jump_of_the_rate_is_the_news_where_the_loss_keeps_quiet() -> None:
         "jump of the learning rate · step 251 · learning rate 0.00084 → 0.0167 in one row (x19.9) ·"
         " then shift of clipped, "
     )
+
+
+# What was told as a note
+
+
+def noted(record: RunRecord, row: int, signal: str = "beta1") -> Finding:
+    return finding_at(
+        record, detector="unannounced-change", kind="setting-jump", signal=signal, severity="info",
+        row=row, onset_row=row, value=0.999, expected=0.9, score=10.0, closed=True,
+        text=f"{signal} 0.9 -> 0.999, not announced",
+    )  # fmt: skip
+
+
+def spiked(at: int) -> RunRecord:
+    loss = level(400) + 1.5 * bump(400, at, 60)
+    return of({"loss": loss})
+
+
+def test_a_setting_that_changed_shortly_before_is_evidence_and_the_first_cause() -> None:
+    record = spiked(at=300)
+    found = [*judge_record(record), noted(record, 296)]
+    (incident,) = [i for i in group_findings(record, found) if i.severity != "info"]
+    assert "setting-jump" in {f.kind for f in incident.findings}
+    assert "setting-jump" not in incident.also
+    assert incident.onset == 302.0
+    assert diagnose(record, incident).top.cause == "setting-changed"
+
+
+@pytest.mark.parametrize("rows", [[200], [60, 120, 180, 296]], ids=["long ago", "by a plan"])
+def test_a_setting_that_changed_long_ago_or_all_the_time_is_none(rows: list[int]) -> None:
+    record = spiked(at=300)
+    found = [*judge_record(record), *(noted(record, r) for r in rows)]
+    (incident,) = [i for i in group_findings(record, found) if i.severity != "info"]
+    assert diagnose(record, incident).top.cause != "setting-changed"
+
+
+def test_one_hard_batch_does_not_date_weights_that_got_worse() -> None:
+    record = of({"loss": level(400)})
+    worse = read_later(320, 242, 320)
+    batch = finding_at(
+        record, detector="batch-outlier", kind="batch-outlier", signal="loss", severity="info",
+        row=312, onset_row=311, value=2.6, expected=2.5, score=10.0, closed=True, end_row=311,
+        text="one row",
+    )  # fmt: skip
+    (incident,) = [
+        i
+        for i in group_findings(record, [worse, batch, noted(record, 244)])
+        if i.severity != "info"
+    ]
+    assert (incident.kind, incident.onset) == ("held-out-worse", 243.0)
+    assert diagnose(record, incident).top.cause == "setting-changed"
+
+
+def test_a_level_that_was_accepted_before_is_no_first_sign() -> None:
+    norm = np.where(np.arange(600) < 30, 0.14, 1.1) * (1 + 0.01 * level(600, 0.0, 1.0, 7))
+    loss = level(600) + 1.5 * (np.arange(600) >= 260)
+    (*_, incident) = alarms(of({"loss": loss, "activation_norm": norm}))
+    assert incident.onset > 250
+    assert incident.first_step > 250

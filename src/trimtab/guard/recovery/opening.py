@@ -490,10 +490,16 @@ def _approach(
 def _first_step(incident: Incident) -> int:
     """Return the first sign of an incident; a rate that came back, which is a note, is none.
 
-    Nor is anything before a change of a setting since which the loss has risen.
+    Nor is anything before a change of a setting since which the loss, or the fixed batches, have
+    risen.
     """
     if any(f.detector == "after-change" and f.onset == incident.onset for f in incident.findings):
         return int(incident.onset)
+    if incident.kind == "held-out-worse":  # begun anywhere between two readings: by the change
+        last = max(f.step for f in incident.findings if f.kind == incident.kind)
+        changes = [f.onset for f in incident.findings if f.kind == "setting-jump"]
+        within = [x for x in changes if incident.onset <= x <= last]
+        return int(min(within, default=incident.first_step))
     came_back = {f.onset for f in incident.findings if f.signal == "lr" and f.severity == "info"}
     if incident.first_step not in came_back:
         return int(incident.first_step)

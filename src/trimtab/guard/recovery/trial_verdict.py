@@ -45,6 +45,8 @@ unit from below, are noisier. Ours."""
 _CLEAR = 0.25
 """Share of what is noise of fixed batches elsewhere, beyond which they say something of two states
 that have seen the same data. Ours."""
+_OF_90 = 1.645 / 1.96
+"""Half-width of a 90 % interval over that of a 95 % one."""
 _MEASURED = ("batch", "loss.")
 """How names of what is measured begin: to put it back changes what the losses are counted in."""
 _FEWEST_PAIRS = 3
@@ -119,8 +121,9 @@ def is_better_without(
 
     It is where it has learned the same batches better, over the second half of the steps since the
     change: by more than the 95 % interval of the paired losses, and by more than a share of the
-    descent; the fixed batches, which are few, must not say otherwise. Or where each of those is
-    better, by more than a share of what is their noise, and the paired losses do not say otherwise.
+    descent; the fixed batches, which are few, must not say otherwise: where each of them is better,
+    too, the 90 % interval is enough. Or where each of those is better, by more than a share of what
+    is their noise, and the paired losses do not say otherwise.
     Either way far beyond what the steps before the change, which are replayed, differ by.
     """
     now = case.both
@@ -138,8 +141,9 @@ def is_better_without(
         " the fixed batches"
     )
     clear = _CLEAR * found.limit
-    by_step = paired.high < 0 and -paired.size > _PAIRED * tolerance * case.expect.unit
     each = all(a < b for a, b in zip(reading.losses, now, strict=True))
+    high = paired.size + (_OF_90 if each else 1.0) * (paired.high - paired.size)
+    by_step = high < 0 and -paired.size > _PAIRED * tolerance * case.expect.unit
     by_batches = each and found.rise < -clear and paired.size < 0
     gain = max(-paired.size, -found.rise)
     better = (by_step and found.rise <= clear) or by_batches
