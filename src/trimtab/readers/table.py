@@ -32,7 +32,15 @@ from trimtab.readers.table_axis import (
     names_epoch,
     oldest_first,
 )
-from trimtab.readers.tags import parts_of, set_of_tag, sets_of, signal_of_tag, stand_in_rank
+from trimtab.readers.tags import (
+    parts_of,
+    set_of_tag,
+    sets_of,
+    signal_of_tag,
+    stand_in_rank,
+    trained_beside,
+    validation_beside,
+)
 from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
@@ -81,8 +89,8 @@ class BadValue:
 class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
-    (the loss of one of several), step, inner (step of an epoch), epoch, rank, split, maybe-loss or
-    nothing."""
+    (the loss of one of several), step, inner (step of an epoch), epoch, rank, split, maybe-loss,
+    maybe-held-out or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -143,7 +151,7 @@ def _num_numbers(column: Sequence[object]) -> int:
 
 def is_known_key(key: str) -> bool:
     """Whether a key names a signal or a step, or might be a training loss."""
-    return _role(key) not in ("nothing", "split", "inner")
+    return _role(key) not in ("nothing", "split", "inner", "maybe-held-out")
 
 
 def is_step_key(key: str) -> bool:
@@ -169,7 +177,10 @@ def _role(key: str) -> str:
         return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
     if set_of_tag(key) is not None:
         return "data-set"
-    return "maybe-loss" if _may_stand_in(key) else "nothing"
+    if _may_stand_in(key):
+        return "maybe-loss"
+    beside = trained_beside(key)
+    return "maybe-held-out" if beside and _may_stand_in(beside) else "nothing"
 
 
 def _may_stand_in(key: str) -> bool:
@@ -439,6 +450,10 @@ class LogTable:
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
+        if "val_loss" not in found and "loss" in found:
+            free = (k for k in columns if signal_of_tag(k) is None)
+            beside = validation_beside(found["loss"][0], free)
+            found |= {"val_loss": beside} if beside else {}
         signals: dict[str, Column] = {}
         keys: dict[str, str] = {}
         for name, candidates in found.items():
@@ -469,7 +484,8 @@ class LogTable:
         return {
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
-            if cells.role in ("nothing", "signal", "domain", "data-set", "maybe-loss")
+            if cells.role
+            in ("nothing", "signal", "domain", "data-set", "maybe-loss", "maybe-held-out")
             and key not in taken
         }
 

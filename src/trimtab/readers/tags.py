@@ -82,6 +82,7 @@ _OF_ALL = frozenset(
     ]
 )
 """Words around a gradient norm that leave it the norm of all gradients before clipping."""
+_OF_TRAINING = ("train", "training", "trn")
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
@@ -440,6 +441,31 @@ def might_be_loss(tag: str) -> bool:
     return any("loss" in w for w in words) or "nll" in words
 
 
+def validation_beside(loss: str, keys: Iterable[str]) -> list[str]:
+    """Return the keys that name on held-out data what a key names of training, in their order.
+
+    Example:
+        >>> validation_beside("training/ce", ["training/ce", "validation/ce", "validation/acc"])
+        ['validation/ce']
+        >>> validation_beside("train/box_loss", ["val/cls_loss", "val/box_loss"])
+        ['val/box_loss']
+    """
+    what = [w for w in _words(loss) if w not in _OF_TRAINING]
+    return [key for key in keys if what and trained_beside(key).split("/") == what]
+
+
+def trained_beside(key: str) -> str:
+    """Return what a key of held-out data names, without saying so; empty for another key.
+
+    Example:
+        >>> trained_beside("val/box_loss"), trained_beside("train/box_loss")
+        ('box/loss', '')
+    """
+    words = _words(key)
+    rest = [w for w in words if not _VALIDATION.match(w)]
+    return "/".join(rest) if len(words) == len(rest) + 1 else ""
+
+
 def choose_tags(
     values: Mapping[str, NDArray[np.float64]],
 ) -> tuple[dict[str, str], list[str]]:
@@ -462,6 +488,11 @@ def choose_tags(
         if stand_ins:
             found["loss"] = stand_ins[:1]
             notes.append(f"no tag is called a training loss; {stand_ins[0]!r} is taken for it")
+    if "val_loss" not in found and "loss" in found:
+        beside = validation_beside(
+            found["loss"][0], (t for t in values if signal_of_tag(t) is None)
+        )
+        found |= {"val_loss": beside} if beside else {}
     chosen: dict[str, str] = sets_of(values)
     for name, tags in found.items():
         trusts_name = name == "val_loss"

@@ -50,7 +50,9 @@ def find_axis(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
     if found is not None:
         return found
     for field, column in _by_name(rows):
-        found = _step_or_inner(field, column, epoch, rows, doubt=0)
+        # `Epoch 2/5` on a line of its own, over batches that begin again in each
+        above = _carried_epoch(rows, others) if epoch is None and _falls(column) else epoch
+        found = _step_or_inner(field, column, above, rows, doubt=0)
         if found is not None:
             return found
     carried = _carried(rows, others)
@@ -85,6 +87,10 @@ def _ties(column: Column) -> bool:
     """Whether a count mostly stays constant."""
     still = np.count_nonzero(np.diff(column.values) == 0)
     return bool(still > _MIN_DISTINCT * len(column.values))
+
+
+def _falls(column: Column) -> bool:
+    return bool((np.diff(column.values) < 0).any())
 
 
 def _epoch_slash_batch(rows: TextRows) -> RowAxis | None:
