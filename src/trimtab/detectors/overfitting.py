@@ -1,16 +1,18 @@
 """Overfitting: the validation loss has turned and rises, while the training loss falls on.
 
-Each validation is compared with the lowest before it. With d[k] the second differences of the last
-validations and sigma = 1.4826 median |d| / sqrt(6):
+Each validation is compared with the lowest before it, whose level is the median of it and of the
+two validations on either side: one that is low by chance is no level. With d[k] the second
+differences of the last validations and sigma = 1.4826 median |d| / sqrt(6):
 
-    rise = lowest of the last `confirm` validations - lowest before them
+    rise = lowest of the last `confirm` validations - level at the lowest before them
 
-is a finding if it exceeds `threshold` sigma, `share` of the fall from the first validation to the
-lowest, and `share` of what the training loss fell since then, and if the training loss (median of
-its last rows) is below that of the first rows by more than noise, and not above where it was at the
-lowest validation: a run that has learned nothing does not overfit. Nor does one whose last
-training losses have left the level of those before: that run goes wrong as a whole. Differences
-only, so adding a constant to the losses, or scaling them, changes nothing.
+is a finding if it exceeds `threshold` sigma, by a quarter every earlier rise that a new low
+followed, `share` of the fall from the first validation to the lowest, and `share` of what the
+training loss fell since then, and if the training loss (median of its last rows) is below that of
+the first rows by more than noise, and not above where it was at the lowest validation: a run that
+has learned nothing does not overfit. Nor does one whose last training losses have left the level of
+those before: that run goes wrong as a whole. Differences only, so adding a constant to the losses,
+or scaling them, changes nothing.
 
 It dates from the validation after the lowest, and is reported once; again when validation comes to
 a new low. Nobody overfits between two validations: where one step between them holds the rise, and
@@ -31,6 +33,10 @@ __all__ = ["OverfittingDetector", "OverfittingState"]
 
 _PAST = 24
 _TRAIN_ROWS = 16
+_BEYOND_PAST = 1.25
+"""Times the largest rise that was followed by a new low. Ours."""
+_NEAR = 2
+"""Validations on either side of the lowest that make its level. Ours."""
 _LEARNED_SPREADS = 4.0
 """Fall of the training loss, in errors of its level, from which on the run has learned. Ours."""
 _CLIMB_SIGMA = 3.0
@@ -57,6 +63,13 @@ class OverfittingState:
     num_checks: int = 0
     first: float = 0.0
     lowest: float = math.inf
+    near: tuple[float, ...] = ()
+    """The lowest validation, two before it, and up to two after it."""
+    after_lowest: int = 0
+    rose: float = 0.0
+    """Largest rise since the lowest validation."""
+    wandered: float = 0.0
+    """Largest rise after which validation came to a new low."""
     train_then: float = math.nan
     """Level of the training loss at the lowest validation."""
     onset_row: int = -1
@@ -151,6 +164,9 @@ class OverfittingDetector:
             low = changed(
                 s,
                 lowest=val,
+                near=past[-1 - _NEAR :],
+                rose=0.0,
+                wandered=max(s.wandered, s.rose),
                 train_then=level,
                 onset_row=-1,
                 told=False,
@@ -160,23 +176,25 @@ class OverfittingDetector:
             )
             return low, over
         if s.onset_row < 0:
-            s = changed(s, onset_row=row, onset=step)
+            s = changed(s, onset_row=row, onset=step, after_lowest=0)
+        if s.after_lowest < _NEAR:
+            s = changed(s, near=(*s.near, val), after_lowest=s.after_lowest + 1)
         if len(past) > 1 and val - past[-2] > s.jump:
             rise = val - past[-2]
             s = changed(s, jump=rise, jump_fell=before - level, jump_row=row, jump_step=step)
         if val > s.worst:
             s = changed(s, worst=val, worst_row=row, worst_step=step)
-        if s.told or s.num_checks < self.min_validations or not self._rises(s):
+        rise = min(past[-self.confirm :]) - median(np.array(s.near))
+        s = changed(s, rose=max(s.rose, rise))
+        if s.told or s.num_checks < self.min_validations or not self._rises(s, rise):
             return s, ()
         s = changed(s, told=True, jumped=_jumps(s))
         return s, (self._finding(s, row, step, over=False),)
 
-    def _rises(self, s: OverfittingState) -> bool:
+    def _rises(self, s: OverfittingState, rise: float) -> bool:
         # Without training losses it may be the whole run that goes wrong.
         if len(s.train) < 4 or math.isnan(s.train_then):
             return False
-        values = np.array(s.past)
-        rise = float(values[-self.confirm :].min()) - s.lowest
         if rise <= 0:
             return False
         noise = _noise(s)
@@ -189,7 +207,7 @@ class OverfittingDetector:
         if learned < _LEARNED_SPREADS * spread:
             return False
         needed = self.share * max(s.first - s.lowest, fell, 0.0)
-        return rise > max(self.threshold * noise, needed)
+        return rise > max(self.threshold * noise, needed, _BEYOND_PAST * s.wandered)
 
     def _finding(self, s: OverfittingState, row: int, step: float, *, over: bool) -> Finding:
         return Finding(
