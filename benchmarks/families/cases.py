@@ -302,7 +302,9 @@ FAULTS = (
     ),
     FamilyCase(
         name="second-moment-lost", families=ADAM, fault=True, once=_lose_second_moment,
-        causes=("poisoned-optimizer-state", "hardware-fault", "code-or-resume-change"),
+        causes=(  # done once, as the damage above: the replay goes well
+            "poisoned-optimizer-state", "hardware-fault", "code-or-resume-change", "happened-once",
+        ),
         source="a resume that loads half of the optimizer",
     ),
     FamilyCase(

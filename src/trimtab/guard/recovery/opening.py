@@ -511,7 +511,8 @@ def examine(state: RecoveryState, asked: Opening, e: RestorePointFound) -> Resul
     """Ask what the first decision needs besides the state; give up where there is none."""
     incident = asked.found.incident
     # the oldest state stands in where none lies before the target; it must precede the onset
-    if e.point is None or e.point.step >= incident.onset:
+    begun = max(incident.onset, asked.approach.first_sign)
+    if e.point is None or e.point.step >= begun:
         state, commands = _report(state, asked.found, e.step)
         state, more = give_up(state, "no healthy state lies before the first sign", e.step)
         return state, (*commands, *more)
