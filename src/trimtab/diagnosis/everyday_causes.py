@@ -53,6 +53,8 @@ _ZERO_RULES = (
     EvidenceRule("no-sign", e.no_sign("zero-loss"), _ABSENT, "nothing in the log shows it"),
 )
 
+_CHANGED = ("setting-change", "unannounced-change", "loss-count", "most-frozen")
+
 EVERYDAY: tuple[CauseEntry, ...] = (
     CauseEntry(
         id="overfitting",
@@ -140,12 +142,21 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         modes=("F27", "F29"),
         prior=_RARE,
         rules=(
-            *_plain(
-                "setting-change",
-                "unannounced-change",
-                "loss-count",
-                "most-frozen",
-                says="the log shows the setting at another value",
+            EvidenceRule(
+                "sign", e.sign(*_CHANGED), _SURE, "the log shows the setting at another value"
+            ),
+            # What was put back and held needs no other sign.
+            EvidenceRule(
+                "no-sign",
+                lambda f: e.no_sign(*_CHANGED)(f) * (1 - e.put_back_held(f)),
+                _ABSENT,
+                "nothing in the log shows it",
+            ),
+            EvidenceRule(
+                "put-back-alone",
+                lambda f: e.no_sign(*_CHANGED)(f) * e.put_back_held(f),
+                6.0,
+                "no other change was needed",
             ),
             EvidenceRule("put-back-held", e.put_back_held, 4.0, say.PUT_BACK_HELD),
             EvidenceRule("put-back-failed", e.put_back_failed, -4.0, say.PUT_BACK_FAILED),

@@ -149,17 +149,9 @@ class AfterStep:
     def tell_change(self, change: SettingChanged) -> None:
         """Write down a setting that changed; say it where the guard may say more than incidents."""
         parts, recovery = self._parts, self._recovery
-        before, after = change.shown
-        data = {
-            "setting": change.name,
-            "old": before,
-            "new": after,
-            "where": change.where,
-            "announced": change.expected or None,
-        }
         self._edge.run(
             "journal",
-            lambda: parts.recorder.event("setting-changed", step=change.step, **data),
+            lambda: parts.recorder.event("setting-changed", step=change.step, **change.event),
         )
         if recovery.busy:
             return

@@ -30,6 +30,8 @@ _FIRST_ROWS = 16
 _FOREIGN_SHARE, _FOREIGN_SIGMA = 0.5, 4.0
 """Of the descent, and of the noise of rows, by which fixed batches cost more than what is fed, from
 which on they are of another kind of data. Ours."""
+_COUNTED = math.log(1.5)
+"""Logarithm of the least factor on the loss that is suspected. Ours."""
 _MOST_EVIDENCE = 1e3
 """Evidence that is recorded for a loss that is not finite: rows of NaN say something else."""
 
@@ -73,7 +75,7 @@ class Readings:
         self._own_loop = False
         self._left_loop = False
         self._told_source = False
-        parts.state.on_restore(yardstick.test.forget_after)
+        parts.state.on_restore(yardstick.forget_after)
 
     @property
     def active(self) -> bool:
@@ -139,7 +141,10 @@ class Readings:
         wanted = self._recovery.state.wants
         if wanted is not None:
             older = self._recovery.snapshot_for(wanted)
-            yard.ask(ReadingRequest("branch" if self._recovery.busy else "alarm", step, older))
+            known, purpose = None, "branch" if self._recovery.busy else "alarm"
+            if older is not None and purpose == "alarm":
+                known = self._recovery.snapshot_read_at(yard.steps_read, last=older.step)
+            yard.ask(ReadingRequest(purpose, step, older, known))
         elif quiet and yard.is_due(step) and (self._own_loop or not yard.loops):
             yard.ask(ReadingRequest("calm", step))
         elif yard.is_due(step) and not self._own_loop and not self._told_source:
@@ -239,7 +244,23 @@ class Readings:
             **{k: v for k, v in (("metrics", self._yardstick.metrics),) if v},
             **told,
         )
+        self._tell_recount(reading)
         self._answer(reading)
+
+    def _tell_recount(self, reading: Reading) -> None:
+        """Suspect that the loop counts the loss otherwise where equal weights show it."""
+        factor = reading.recount
+        if factor is None or abs(math.log(factor)) < _COUNTED:
+            return
+        since = reading.recounted_since
+        for change in self._parts.settings.see_recount(factor, since):
+            self._parts.recorder.event("setting-changed", step=change.step, **change.event)
+            if not change.expected:
+                self._note(
+                    f"the loss is counted {factor:.3g} times since step {change.step}, not"
+                    f" announced: the weights of step {since} cost that much more on"
+                    " the same batches than they did"
+                )
 
     def _judge(self, reading: Reading) -> dict[str, object]:
         """Judge a reading at its time; it is recorded with the row of the next step."""

@@ -33,7 +33,7 @@ from trimtab.guard.step.actuators import read_setting
 from trimtab.guard.step.loss_terms import terms_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from trimtab.chronicle.approvals import StagedAction
     from trimtab.chronicle.journal import Event
@@ -231,6 +231,11 @@ class Recovery:
         ring = self.engine.ring
         found = ring.before(wanted.target_step)
         return found or (ring.items[0] if ring.items else None)
+
+    def snapshot_read_at(self, steps: Collection[int], *, last: int) -> Snapshot | None:
+        """Return the newest state in memory of one of these steps, none of them after the last."""
+        found = [s for s in self.engine.ring.items if s.step in steps and s.step <= last]
+        return max(found, key=lambda s: s.step, default=None)
 
     def after_probe(self, first: int, last: int, loss: float) -> None:
         """Take in the loss of one probed batch under the restored state."""

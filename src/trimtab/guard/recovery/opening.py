@@ -91,6 +91,8 @@ __all__ = [
     "watch_again",
 ]
 
+_RECOUNTED = 0.1
+"""Distance from 1 of a factor on the loss that the loop was seen to multiply it by. Ours."""
 _CHANGE_STEPS = 128
 """Steps within which trouble may follow a change of a setting. Ours: two verifications."""
 
@@ -325,7 +327,12 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     # the older weights cost as much more now: what is added to the loss is no state's doing
     extra, risen = r.base_mean - scale.level, asked.event.loss - scale.level
     added = r.sigma is None and extra >= _ADDED * risen > 0
-    harmless = slow or added or factor > 1 or state.times_left_alone >= _LEFT_ALONE_BEFORE
+    harmless = (
+        slow
+        or added
+        or abs(factor - 1) > _RECOUNTED
+        or state.times_left_alone >= _LEFT_ALONE_BEFORE
+    )
     if found.worse or not (found.rise <= 0 or (harmless and math.isfinite(found.rise))):
         what = "worse" if found.worse else "not better"
         told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
@@ -348,7 +355,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         times_left_alone=state.times_left_alone + 1,
     )
     why = f"the fixed batches have not got worse: {_told(r, found)}"
-    if factor > 1:
+    if abs(factor - 1) > _RECOUNTED:
         why += f"; the loss is counted differently, x {factor:.3g} for the same weights"
     what = ", ".join(sorted({f.kind for f in alarms}))
     return state, (
@@ -396,6 +403,8 @@ def _recounted(r: Reading, scale: Expectation) -> float:
 
     The batches are copies, and the weights those of then: only the loop itself can have changed.
     """
+    if r.recount is not None:
+        return r.recount
     if r.sigma is not None or not scale.level > 0:
         return 1.0
     factor = r.base_mean / scale.level

@@ -98,6 +98,19 @@ class SettingChanged:
         """How many tensors are trained still, share of those that were."""
         return sum(self.after) / max(sum(self.before), 1.0)
 
+    @property
+    def event(self) -> dict[str, object]:
+        """Return it as an event of the journal holds it."""
+        before, after = self.shown
+        announced = self.expected or None
+        return {
+            "setting": self.name,
+            "old": before,
+            "new": after,
+            "where": self.where,
+            "announced": announced,
+        }
+
     def text(self) -> str:
         """Return it in words, such as `weight_decay 0.1 → 100`."""
         before, after = self.shown
@@ -222,6 +235,20 @@ class SettingsLedger:
     def recount(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss by which the backward pass begins as it used to be counted."""
         return self._count.apply(loss)
+
+    def see_recount(self, factor: float, after: int) -> tuple[SettingChanged, ...]:
+        """Take in by what the loop multiplies its loss now, as equal weights and batches show.
+
+        Nothing where the size of the gradient does not matter to the update.
+
+        Args:
+            factor: Above 0.
+            after: A step at which it did not.
+        """
+        if not self._reader.sees_size(self._count.last_norm):
+            return ()
+        found = _as_changes(self._count.take_measured(factor, after))
+        return self._sort(found, found[0].step, of_row=True) if found else ()
 
     def ended_holds(self, step: int) -> dict[str, str]:
         """End the holds of settings that the script manages itself; return why, by name.
@@ -425,14 +452,14 @@ class SettingsLedger:
         if change.name == _WEIGHTS:
             return ()
         if change.name == LossCount.name:
-            return change.after if self._count.corrects else ()
+            return self._count.values_to_hold
         if is_measured(change.name):
             return self._scales.values_to_hold(change.name)
         return change.before
 
     def _shown_back(self, change: SettingChanged) -> str:
         if change.name == LossCount.name:
-            return f"loss divided by {change.after[0]:.3g}"
+            return f"loss divided by {(self._count.values_to_hold or change.after)[0]:.3g}"
         if is_measured(change.name):
             return f"{change.name} brought back to {change.shown[0]}"
         return f"{change.name} back to {change.shown[0]}"

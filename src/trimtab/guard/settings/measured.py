@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -44,6 +45,10 @@ _STEADY = 4.0
 """Largest ratio among the usual spreads: data whose scale varies has no usual one. Ours."""
 _IN_A_ROW = 3
 _USUAL = 64
+_EARLY = 1.5
+"""Times what the best date leaves unexplained, that an earlier one may. Ours."""
+_MOST_ROWS = 256
+"""Rows in which a factor that was measured is dated."""
 _ACCEPTED = 256
 """Batches of another scale in a row after which it is the usual one."""
 
@@ -184,7 +189,7 @@ class LossCount:
 
     def __init__(self) -> None:
         """Begin without rows."""
-        self._rows: deque[tuple[int, float, float]] = deque(maxlen=_USUAL)
+        self._rows: deque[tuple[int, float, float]] = deque(maxlen=_MOST_ROWS)
         """Step, loss and gradient norm."""
         self._new = 0
         """Newest rows in a row that were counted otherwise."""
@@ -194,6 +199,10 @@ class LossCount:
         """Step of the change that was told last, the loss before it, and the factor."""
         self.is_over = False
         """Whether the newest loss since that change is counted as before it."""
+        self._measured: tuple[int, float] | None = None
+        """First step under the factor that was told last, and the factor, where it was measured."""
+        self._from: int | None = None
+        """First step that is divided whatever its loss; None: as the loss says."""
         self.corrects = False
         """Whether the backward pass goes through the guard, which can multiply its loss."""
         self.corrected = False
@@ -212,12 +221,13 @@ class LossCount:
         if not (math.isfinite(loss) and math.isfinite(norm) and norm > 0):
             return []
         self._rows.append((step, loss, norm))
-        if self._told is not None and step >= self._told[0]:
+        if self._told is not None and step >= self._told[0] and self._measured is None:
             _, usual, by = self._told
             self.is_over = _apart(loss, usual) < _apart(loss / by, usual)
-        rows = np.array(self._rows)[-_FEWEST - self._new - 1 :, 1:]
-        if len(rows) < _FEWEST + self._new + 1:
+        num = _FEWEST + self._new + 1
+        if len(self._rows) < num:
             return []
+        rows = np.array(list(islice(reversed(self._rows), num))[::-1])[:, 1:]
         before, new = rows[:_FEWEST], rows[_FEWEST:]
         level = float(np.median(before[:, 0]))
         turned = loss * level < 0 < float((before[:, 0] * level).min())
@@ -233,11 +243,54 @@ class LossCount:
         if factor is None:
             return []
         self._told, self.is_over = (step - len(new) + 1, level, factor), False
+        self._measured = None
         return [(self.name, self._told[0], (1.0,), (factor,))]
+
+    def take_measured(self, factor: float, after: int) -> list[Measured]:
+        """Take in that the loop multiplies its loss, as equal weights on equal batches show.
+
+        The step is about the first from which losses and norms fit those before, multiplied.
+
+        Args:
+            factor: Above 0; by what the loss of the same state and batch is multiplied now.
+            after: A step at which it was not.
+        """
+        told = self._told is not None and self._told[0] > after
+        if told and self._measured is not None:
+            return []
+        rows = np.array([r for r in self._rows if r[1] > 0])
+        if not len(rows) or not rows[_IN_A_ROW:, 0].max(initial=-1) > after:
+            return []
+        x, by = np.log(rows[:, 1:]), math.log(factor)
+        first = max(int(np.searchsorted(rows[:, 0], after, "right")), _IN_A_ROW)
+        levels = {k: np.median(x[max(k - _FEWEST, 0) : k], axis=0) for k in range(first, len(rows))}
+        # what each choice of the first row under the factor leaves unexplained of its neighbors
+        left = {
+            k: np.abs(np.vstack([x[max(k - _FEWEST, 0) : k] - m, x[k : k + 8] - m - by])).mean()
+            for k, m in levels.items()
+        }
+        # Some steps divided in vain lose little, one that is not may break the state.
+        k = min(k for k, x in left.items() if x <= _EARLY * min(left.values()))
+        step, level = int(rows[k, 0]), levels[k]
+        self._told, self.is_over = (step, float(np.exp(level[0])), factor), False
+        self._measured = (step, factor)
+        return [] if told else [(self.name, step, (1.0,), (factor,))]  # a guess is made exact
+
+    @property
+    def last_norm(self) -> float:
+        """Norm of the gradient in the newest row, before clipping; NaN without one."""
+        return self._rows[-1][2] if self._rows else math.nan
+
+    @property
+    def values_to_hold(self) -> Values:
+        """Return the factor to divide by, and the step from which on it was measured to be so."""
+        if self._told is None or not self.corrects:
+            return ()
+        return (self._told[2],) if self._measured is None else (self._told[2], self._measured[0])
 
     def forget_after(self, step: int) -> None:
         """Forget the rows after a step, to which the run has gone back."""
-        self._rows = deque((r for r in self._rows if r[0] <= step), maxlen=_USUAL)
+        self._rows = deque((r for r in self._rows if r[0] <= step), maxlen=_MOST_ROWS)
         self._new = 0
 
     def apply(self, loss: torch.Tensor) -> torch.Tensor:
@@ -249,6 +302,11 @@ class LossCount:
         if self._factor == 1.0 or not self._rows or getattr(loss, "numel", int)() != 1:
             return loss
         level = float(np.median([loss for _, loss, _ in list(self._rows)[-_FEWEST:]]))
+        if self._from is not None:
+            if self._rows[-1][0] + 1 < self._from:
+                return loss
+            self.corrected = True
+            return loss / self._factor
         own = float(loss.detach())
         if _apart(own, level) <= _apart(own / self._factor, level):
             return loss
@@ -257,7 +315,8 @@ class LossCount:
 
     def hold(self, held: Mapping[str, Values]) -> None:
         """Divide by the factor of this name from now on; none: no longer."""
-        self._factor = held.get(self.name, (1.0,))[0]
+        self._factor, *rest = held.get(self.name, (1.0,))
+        self._from = int(rest[0]) if rest else None
         self._new = 0
 
 

@@ -15,13 +15,15 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["BatchComparison", "Reading", "compare"]
+__all__ = ["BatchComparison", "Reading", "compare", "recount_of"]
 
 _TOLERATED_SIGMA = 1.0
 """Noise of single training rows that a fixed batch may differ by: its own is smaller, as the batch
 does not change."""
 _MOST_NOISE_SHARE = 0.1
 """Most that noise may lift what counts as no worse, share of the unit."""
+_SAME_FACTOR = 0.01
+"""Most that batches differ in what their loss is multiplied by: low precision rounds. Ours."""
 _SIGNS = 2.0
 """Standard errors over the batches that a rise must exceed where there are three or more."""
 
@@ -37,6 +39,10 @@ class Reading:
     """Step of the older state; None: none was measured."""
     base: tuple[float, ...] = ()
     """Loss of each batch under it."""
+    recount: float | None = None
+    """By what the loop multiplies the loss now, and did not at a step; see `recount_of`."""
+    recounted_since: int = 0
+    """That step."""
     sigma: float | None = None
     """Spread of one evaluation, where it is not of the training loss's kind; None: it is."""
 
@@ -49,6 +55,28 @@ class Reading:
     def base_mean(self) -> float:
         """Mean over the batches under the older state; NaN without one."""
         return _mean(self.base)
+
+
+def recount_of(losses: Sequence[float], known: Sequence[float]) -> float | None:
+    """Return by what the loop multiplies the loss now, and did not then; None: not known.
+
+    The weights are those of then, the batches are copies, dropout is off: only the loop itself can
+    have changed. A factor it is where all batches agree on it to within a per cent.
+
+    Args:
+        losses: Of the fixed batches under an older state, as the loop counts now.
+        known: Of the same state and batches as they were read at its time; empty: they were not.
+
+    Non-finite: None. Example:
+        >>> recount_of([32.0, 16.16], [2.0, 1.01]), recount_of([2.5, 2.2], [2.0, 1.7])
+        (16.0, None)
+    """
+    if not known or len(known) != len(losses) or 0.0 in known:
+        return None
+    ratios = np.array(losses) / np.array(known)
+    factor = float(np.median(ratios))
+    agree = bool(np.isfinite(ratios).all()) and factor > 0
+    return factor if agree and bool((abs(ratios / factor - 1) < _SAME_FACTOR).all()) else None
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 from trimtab.guard.state.serialization import clone
 from trimtab.guard.yardstick.isolation import FIXED_SEED, Isolation, fix_rng
-from trimtab.guard.yardstick.reading import Reading
+from trimtab.guard.yardstick.reading import Reading, recount_of
 from trimtab.guard.yardstick.sequential import PairedTest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Collection
 
     from trimtab.guard.state.training_state import Snapshot, StateDict, Training
     from trimtab.guard.yardstick.batches import FixedBatches, Metrics
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ReadingRequest", "Yardstick"]
 
+_MOST_READ = 64
+"""Readings that are remembered."""
 _MOST_OVER = 2.0
 """Times its share that a reading may take before the next ones come half as often."""
 _FORWARD_SHARE = 1 / 3
@@ -45,6 +47,8 @@ class ReadingRequest:
     step: int
     older: Snapshot | None = None
     """Also read the weights of this state."""
+    known: Snapshot | None = None
+    """And of this one, which was read at its time: what the loop counts otherwise since."""
 
 
 class Yardstick:
@@ -92,6 +96,9 @@ class Yardstick:
         self._queue: list[object] = []
         self._losses: list[float] = []
         self._first: tuple[float, ...] = ()
+        self._second: tuple[float, ...] = ()
+        self._read: dict[int, tuple[float, ...]] = {}
+        """Losses of the batches by the step at which they were read at their time."""
         self._began = 0.0
         self._ended = clock()
         self.metrics: dict[str, tuple[float, str]] = {}
@@ -187,7 +194,7 @@ class Yardstick:
             return False
         self._check_identity()
         self._began = self._clock()
-        self._first, self._losses = (), []
+        self._first, self._second, self._losses = (), (), []
         if not self._isolate():
             return False
         self._begin_pass()
@@ -201,6 +208,7 @@ class Yardstick:
         self.identity = self._batches.identity
         if self._heard and self.identity["batches"] != self._heard_digest:
             self.test.restart()
+            self._read = {}
             self.new_series = True
 
     def _isolate(self) -> bool:
@@ -242,17 +250,26 @@ class Yardstick:
         request = self._request
         assert request is not None
         losses, self._losses = tuple(self._losses), []
-        if request.older is not None and not self._first:
+        older, known = request.older, request.known
+        if older is not None and not self._first:
             self._first = losses
-            self._swap_in(request.older)
+            self._swap_in(older)
             self._begin_pass()
             return None
         # A loop that makes steps of other numbers of batches gives losses that cannot be paired.
-        paired = request.older is not None and len(losses) == len(self._first)
-        if request.older is not None and paired:
-            reading = Reading(request.step, self._first, request.older.step, losses)
-        else:
+        if older is None or len(losses) != len(self._first):
             reading = Reading(request.step, self._first or losses)
+        elif known is not None and not self._second:
+            self._second = losses
+            self._swap_in(known)
+            self._begin_pass()
+            return None
+        else:
+            base, at = self._second or losses, older if known is None else known
+            recount = recount_of(losses, self._read.get(at.step, ()))
+            reading = Reading(request.step, self._first, older.step, base, recount, at.step)
+        if older is None and request.purpose == "calm":
+            self._remember(request.step, reading.losses)
         self.finish()
         return reading
 
@@ -280,7 +297,7 @@ class Yardstick:
             self._swap_in(request.older)
             fix_rng(FIXED_SEED)
             base = _lower_is_better(checked_metrics(self._function()))
-            return Reading(request.step, losses, request.older.step, base, self.test.spread)
+            return Reading(request.step, losses, request.older.step, base, sigma=self.test.spread)
         finally:
             self.finish()
 
@@ -313,12 +330,28 @@ class Yardstick:
             self.every_steps *= 2
         self._ended = now
 
+    def _remember(self, step: int, losses: tuple[float, ...]) -> None:
+        self._read[step] = losses
+        while len(self._read) > _MOST_READ:
+            del self._read[next(iter(self._read))]
+
+    def forget_after(self, step: int) -> None:
+        """Forget what was read after a step, to which the run has gone back."""
+        self.test.forget_after(step)
+        self._read = {t: x for t, x in self._read.items() if t <= step}
+
+    @property
+    def steps_read(self) -> Collection[int]:
+        """The steps of this lineage at which the batches were read at their time."""
+        return self._read.keys()
+
     def _swap_in(self, older: Snapshot) -> None:
         """Put the weights of an older state in place; those of now come back in `finish`."""
         model, isolation = self._training.bare_model, self._isolation
         assert isolation is not None
         isolation.look_for_writes()
-        self._live = clone(model.state_dict())
+        if self._live is None:
+            self._live = clone(model.state_dict())
         model.load_state_dict(clone(older.payload["training"]["model"]))
         isolation.weights_are_set()
 
@@ -326,6 +359,7 @@ class Yardstick:
         """Take in an event of the journal, in its order: a reading, or where the run went back."""
         if event == "attempt" and isinstance(data.get("parent_step"), int):
             self.test.forget_after(step, keep_total=True)
+            self._read = {t: x for t, x in self._read.items() if t <= step}
         losses = data.get("losses")
         if event != "yardstick" or not isinstance(losses, list):
             return
@@ -333,10 +367,13 @@ class Yardstick:
         if isinstance(digest := data.get("batches"), str):
             if digest != self._heard_digest:
                 self.test.restart()
+                self._read = {}
             self._heard_digest = digest
             if self._batches is not None:
                 self._batches.take_again(data.get("samples"))
         values = tuple(float(x) for x in losses)
+        if {"foreign", "evidence"} & data.keys():
+            self._remember(step, values)
         if data.get("reference"):
             self.test.restart()
         elif "evidence" not in data:

@@ -1,0 +1,65 @@
+"""A loss that the loop multiplies is known by equal weights on equal batches, and put back."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from trimtab.guard.settings.measured import LossCount
+from trimtab.guard.yardstick.reading import recount_of
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [193, 208])
+def test_a_loss_that_is_summed_is_divided_again_and_named(tmp_path: Path, seed: int) -> None:
+    """Of a network trained by SGD, whose losses differ too much to show the factor by themselves."""
+    found = train_case(FAMILIES["cnn-bn"], CASES["loss-summed"], seed, "act", tmp_path / "run")
+    assert found.actions == ("roll-back+put-back",)
+    assert found.causes[-1] == "setting-changed"
+    assert found.loss < 0.2
+
+
+@pytest.mark.parametrize(
+    ("now", "known", "factor"),
+    [
+        ([32.0, 16.16], [2.0, 1.01], 16.0),
+        ([2.0, 1.01], [2.0, 1.01], 1.0),
+        ([0.5, 0.2525], [2.0, 1.01], 0.25),
+        ([2.5, 1.51], [2.0, 1.01], None),
+        ([-2.0, -1.0], [2.0, 1.0], None),
+        ([math.nan, 2.0], [2.0, 1.0], None),
+        ([math.inf, math.inf], [2.0, 1.0], None),
+        ([2.0], [2.0, 1.0], None),
+        ([2.0, 1.0], [0.0, 1.0], None),
+        ([2.0, 1.0], [], None),
+    ],
+)
+def test_a_factor_is_what_all_batches_agree_on(
+    now: list[float], known: list[float], factor: float | None
+) -> None:
+    found = recount_of(now, known)
+    assert found == (None if factor is None else pytest.approx(factor))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_measured_factor_is_dated_by_losses_and_norms_rather_early_than_late(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    count = LossCount()
+    count.corrects = True
+    for step in range(1, 181):
+        by = 16.0 if step >= 150 else 1.0
+        loss, norm = by * np.exp(rng.normal(0, 0.8, 2))
+        count.see(float(loss), float(norm), step, counts=False)
+    ((name, step, _, after),) = count.take_measured(16.0, 100)
+    assert (name, after) == ("loss.factor", (16.0,))
+    assert 135 <= step <= 151
+    assert count.values_to_hold == (16.0, step)
+    assert count.take_measured(16.0, 100) == []  # told once
+    count.forget_after(140)
+    count.hold({"loss.factor": (16.0, 160)})
+    loss = torch.tensor(0.01, requires_grad=True)
+    assert count.apply(loss).item() == pytest.approx(0.01)  # step 141 comes before
+    count.hold({"loss.factor": (16.0, 141)})
+    assert count.apply(loss).item() == pytest.approx(0.01 / 16)
