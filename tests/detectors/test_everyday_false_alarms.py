@@ -35,6 +35,16 @@ def test_learned_by_heart_needs_evidence(passes: float, tau: float, *, told: boo
     assert ("memorised" in alarms(loss, **columns)) is told
 
 
+@pytest.mark.parametrize(("held_out", "told"), [(0.005, False), (0.9, True)])
+def test_the_fixed_batches_of_a_guard_tell_a_solved_task_from_one_learned_by_heart(
+    held_out: float, *, told: bool
+) -> None:
+    loss = fall(1500, 0.004, 2.3, 60, 0.1, 0)
+    read = np.where(np.arange(1500) % 80 == 79, np.maximum(loss, held_out), np.nan)
+    columns = {"epochs_seen": 20.0 * np.arange(1500) / 1500, "yardstick_loss": read}
+    assert ("memorised" in alarms(loss, **columns)) is told
+
+
 @pytest.mark.parametrize("noise", [0.15, 0.3, 0.5])
 def test_a_noisy_start_is_no_climb(noise: float) -> None:
     runs = [fall(400, 0.2, 2.2, 150, noise, seed) for seed in range(2)]

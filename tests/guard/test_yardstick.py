@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from benchmarks.families.data import Samples, loader_of
 from benchmarks.families.models import FAMILIES
 from tests.guard.tiny import differences, events_of, guard_of, make, rows_of, state_of, train_plain
+from trimtab.cli import main
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
 from trimtab.guard.yardstick.yardstick import checked_metrics
@@ -393,7 +394,7 @@ def test_a_loop_that_is_left_in_mid_reading_goes_on_in_train_mode(tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.parametrize("share", [1.0, 0.02], ids=["read often", "read seldom"])
 def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(
-    tmp_path: Path, share: float
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], share: float
 ) -> None:
     """Running statistics count in eval mode alone: the training loss stays as it is."""
     model, optimizer, _ = odd_parts()
@@ -422,6 +423,10 @@ def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(
     assert str(action["remedy"]).startswith("roll-back")
     # a change between two readings is gone back from, and not the last good reading
     assert action["values"]["to_step"] >= 90
+    capsys.readouterr()
+    main(["watch", str(tmp_path / "run"), "--interval", "0.1", "--until-idle", "0.5"])
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert "none ongoing, 1 dealt with" in last
     assert norm.running_var is not None
     assert float(norm.running_var.min()) > 1e-3
     assert guard.step_number == 160

@@ -292,11 +292,12 @@ def _state(account: RunAccount, left: Sequence[IncidentAccount], lowered: int) -
         if last is None
         else f"{axis_word(account.record)} {number(last[0])}, loss {number(last[1])}"
     )
-    open_ = sum(
-        ia.incident.end_row is None and ia.incident.severity != "info" for ia in account.incidents
-    )
+    open_ = sum(ia.is_open_alarm and ia.incident.end_row is None for ia in account.incidents)
+    settled = sum(bool(ia.resolved or ia.dismissed) for ia in account.incidents)
     found = len(account.incidents)
     counts = f"{found} incident{'s' * (found != 1)}, {open_ or 'none'} ongoing"
+    if settled:
+        counts += f", {settled} dealt with"
     if left:
         counts += f", {len(left)} not over in rows that are gone"
     if lowered:

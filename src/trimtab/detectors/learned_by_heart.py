@@ -2,9 +2,9 @@
 
 A loss in nats that falls to `share` of where it began and below `most` nats belongs to data that
 was fed many times, or to a task that can be solved. What the model cost on data that it had not
-seen tells them apart: the last validation, or else the level at which the first pass over the data
-ended. Where that came down too, nothing is reported; where it did not, it
-is a warning. Where neither is known, as in a run within its first pass, it is a note, unless the
+seen tells them apart: the last validation or reading of a guard's fixed batches, or else the level
+at which the first pass over the data ended. Where that came down too, nothing is reported; where it
+did not, it is a warning. Where neither is known, as in a run within its first pass, it is a note, unless the
 accuracy of tokens is logged, or (in hindsight, `as_text`) the format or a key is that of a language
 model: text is never that cheap.
 
@@ -50,6 +50,8 @@ class LearnedByHeartState:
     low_row: int = 0
     low_step: float = 0.0
     last_val: float = math.nan
+    validates: bool = False
+    """It is of a validation set, not of a guard's fixed batches."""
     first_epoch: float = math.nan
     first_pass: float = math.nan
     """Level of the loss at the end of the first pass over the data."""
@@ -67,7 +69,14 @@ class LearnedByHeartDetector:
     """See the module."""
 
     name: str = "by-heart"
-    signals: tuple[str, ...] = ("loss", "val_loss", "lr", "epochs_seen", "token_accuracy")
+    signals: tuple[str, ...] = (
+        "loss",
+        "val_loss",
+        "lr",
+        "epochs_seen",
+        "token_accuracy",
+        "yardstick_loss",
+    )
     share: float = 0.02
     most: float = 0.03
     """Nats; text that was never seen costs a hundred times as much. Ours."""
@@ -91,7 +100,7 @@ class LearnedByHeartDetector:
         """Judge one row; missing and non-finite values leave what they concern as it is."""
         if state.done:
             return state, ()
-        loss, val, rate, epoch, accuracy = row.values.tolist()
+        loss, val, rate, epoch, accuracy, fixed = row.values.tolist()
         s = state
         if row.present[3] and math.isfinite(epoch) and not s.passes:
             s = self._at_epoch(s, epoch)
@@ -100,7 +109,9 @@ class LearnedByHeartDetector:
         if not s.rated and row.present[2] and math.isfinite(rate):
             s = changed(s, rated=True)
         if row.present[1] and math.isfinite(val):
-            s = changed(s, last_val=val)
+            s = changed(s, last_val=val, validates=True)
+        elif row.present[5] and math.isfinite(fixed) and not s.validates:
+            s = changed(s, last_val=fixed)
         if not row.present[0] or not math.isfinite(loss):
             return s, ()
         if loss < 0:
@@ -182,7 +193,8 @@ class LearnedByHeartDetector:
         if s.passes:
             checked = "the data has been passed over more than once, and no validation is logged"
         if not math.isnan(s.last_val):
-            checked = f"validation is at {s.last_val:.3g}"
+            held_out = "validation is" if s.validates else "the fixed batches are"
+            checked = f"{held_out} at {s.last_val:.3g}"
         return Finding(
             detector=self.name,
             kind="memorised",
@@ -211,11 +223,13 @@ def _second(first: float, epoch: Any) -> Any:
 
 def _passed(s: LearnedByHeartState, values: Floats) -> LearnedByHeartState:
     """Return the state after rows whose losses are all above the bar."""
-    finite, checks, rates, _, accuracies = (column[np.isfinite(column)] for column in values.T)
+    finite, checks, rates, _, accuracies, fixed = (c[np.isfinite(c)] for c in values.T)
     if len(rates) and not s.rated:
         s = changed(s, rated=True)
     if len(checks):
-        s = changed(s, last_val=float(checks[-1]))
+        s = changed(s, last_val=float(checks[-1]), validates=True)
+    elif len(fixed) and not s.validates:
+        s = changed(s, last_val=float(fixed[-1]))
     if len(accuracies) and not s.text:
         s = changed(s, text=True)
     recent = (*s.recent, *finite[-_LEVEL_ROWS:].tolist())[-_LEVEL_ROWS:]
