@@ -60,9 +60,11 @@ def test_a_measured_factor_is_dated_by_losses_and_norms_rather_early_than_late(s
     assert 135 <= step <= 151
     assert list(count.values_to_hold) == [16.0, step]
     assert not count.take_measured(16.0, 100)  # told once
-    count.forget_after(140)
+
+
+def test_what_is_measured_is_divided_from_its_step_on_after_a_restart_too() -> None:
+    count = LossCount()  # no row is known yet
     count.hold({"loss.factor": (16.0, 160)})
     loss = torch.tensor(0.01, requires_grad=True)
-    assert count.apply(loss).item() == pytest.approx(0.01)  # step 141 comes before
-    count.hold({"loss.factor": (16.0, 141)})
-    assert count.apply(loss).item() == pytest.approx(0.01 / 16)
+    assert count.apply(loss, 159).item() == pytest.approx(0.01)
+    assert count.apply(loss, 160).item() == pytest.approx(0.01 / 16)

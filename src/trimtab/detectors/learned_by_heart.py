@@ -4,9 +4,9 @@ A loss in nats that falls to `share` of where it began and below `most` nats bel
 was fed many times, or to a task that can be solved. What the model cost on data that it had not
 seen tells them apart: the last validation or reading of a guard's fixed batches, or else the level
 at which the first pass over the data ended. Where that came down too, nothing is reported; where it
-did not, it is a warning. Where neither is known, as in a run within its first pass, it is a note, unless the
-accuracy of tokens is logged, or (in hindsight, `as_text`) the format or a key is that of a language
-model: text is never that cheap.
+did not, it is a warning. Where neither is known, as in a run within its first pass, it is a note,
+unless the accuracy of tokens is logged, or (in hindsight, `as_text`) the format or a key is that of
+a language model: text is never that cheap.
 
 The level is the median of the last 16 rows; it must stay for `min_rows` rows, and for a `lasting`
 share of all rows so far. A rule for losses in nats: a record with a negative loss, or one that does

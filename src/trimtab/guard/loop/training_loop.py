@@ -268,7 +268,7 @@ class TrainingLoop:
 
     def recount(self, loss: torch.Tensor) -> torch.Tensor:
         """Return the loss as it is counted with what is held; see `settings.measured`."""
-        return self._parts.settings.recount(loss)
+        return self._parts.settings.recount(loss, self._parts.state.counters.step + 1)
 
     def backward(self, loss: torch.Tensor, *, parts: float) -> None:
         """Run the backward pass, scaled where there is a scaler; nothing in a probe."""

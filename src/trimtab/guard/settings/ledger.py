@@ -232,9 +232,9 @@ class SettingsLedger:
         """Return the batch with what is held of its scale; itself where nothing is."""
         return self._scales.apply(batch)
 
-    def recount(self, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss by which the backward pass begins as it used to be counted."""
-        return self._count.apply(loss)
+    def recount(self, loss: torch.Tensor, step: int) -> torch.Tensor:
+        """Return the loss by which the backward pass of a step begins as it used to be counted."""
+        return self._count.apply(loss, step)
 
     def see_recount(self, factor: float, after: int) -> tuple[SettingChanged, ...]:
         """Take in by what the loop multiplies its loss now, as equal weights and batches show.

@@ -293,20 +293,26 @@ class LossCount:
         self._rows = deque((r for r in self._rows if r[0] <= step), maxlen=_MOST_ROWS)
         self._new = 0
 
-    def apply(self, loss: torch.Tensor) -> torch.Tensor:
+    def apply(self, loss: torch.Tensor, step: int) -> torch.Tensor:
         """Return the loss as it used to be counted; itself where it comes so, or nothing is held.
 
-        Cost: a read of the loss, and only while a factor is held.
+        Args:
+            loss: As the loop gives it.
+            step: The one that is under way.
+
+        Cost: a read of the loss, and only while a factor is held that was not measured.
         """
         self.corrects = True
-        if self._factor == 1.0 or not self._rows or getattr(loss, "numel", int)() != 1:
+        if self._factor == 1.0 or getattr(loss, "numel", int)() != 1:
             return loss
-        level = float(np.median([loss for _, loss, _ in list(self._rows)[-_FEWEST:]]))
-        if self._from is not None:
-            if self._rows[-1][0] + 1 < self._from:
+        if self._from is not None:  # known after a restart, too, when no row is
+            if step < self._from:
                 return loss
             self.corrected = True
             return loss / self._factor
+        if not self._rows:
+            return loss
+        level = float(np.median([loss for _, loss, _ in list(self._rows)[-_FEWEST:]]))
         own = float(loss.detach())
         if _apart(own, level) <= _apart(own / self._factor, level):
             return loss
