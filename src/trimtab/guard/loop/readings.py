@@ -257,9 +257,9 @@ class Readings:
             self._parts.recorder.event("setting-changed", step=change.step, **change.event)
             if not change.expected:
                 self._note(
-                    f"the loss is counted {factor:.3g} times since step {change.step}, not"
-                    f" announced: the weights of step {since} cost that much more on"
-                    " the same batches than they did"
+                    f"the loop multiplies its loss by {factor:.3g}, since about step {change.step},"
+                    f" and nobody announced it: the weights of step {since} now cost that many"
+                    " times as much on the same batches"
                 )
 
     def _judge(self, reading: Reading) -> dict[str, object]:
