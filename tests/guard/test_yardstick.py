@@ -511,6 +511,41 @@ def test_batches_of_another_kind_of_data_raise_no_alarm_while_what_is_fed_is_lea
     assert sum("judged again" in n for n in notes) == (turns_at == 16 * 120)
 
 
+def test_a_batch_unlike_what_is_fed_and_unlike_the_others_is_left_out_also_after_a_restart(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    policy = Policy(
+        yardstick_share=0.2,
+        snapshot_every_steps=10,
+        checkpoint_every_steps=60,
+        checkpoint_in_background=False,
+    )
+    for last in (90, 200):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+        optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+        guard = guard_of_parts(model, optimizer, Turned(16 * 219), run, policy)
+        for x, y in guard:
+            guard.backward((model(x).squeeze(1) - y).square().mean())
+            guard.step()
+            if guard.step_number == last:
+                break
+        guard.close()
+    notes = [str(e.data["text"]) for e in events_of(run, "note")]
+    (told,) = [n for n in notes if "another kind of data" in n]
+    assert told.startswith("1 of 2 fixed batches left out")
+    assert not [n for n in notes if "new series" in n]
+    read = events_of(run, "yardstick")
+    assert {len(e.data["losses"]) for e in read if e.step > 20} == {1}
+    named = [e.data["samples"] for e in read if "samples" in e.data]
+    assert named[-1] == [list(range(16 * 218, 16 * 219))]
+    assert not [e for e in events_of(run, "incident") if e.data["kind"] == "held-out-worse"]
+    by_step = {e.step: e.data["losses"] for e in read}
+    assert max(by_step) > 90
+    assert by_step[max(by_step)][0] < 0.2
+
+
 def guard_of_parts(
     model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, run: Path, policy: Policy
 ) -> Guard:

@@ -30,6 +30,8 @@ _FIRST_ROWS = 16
 _FOREIGN_SHARE, _FOREIGN_SIGMA = 0.5, 4.0
 """Of the descent, and of the noise of rows, by which fixed batches cost more than what is fed, from
 which on they are of another kind of data. Ours."""
+_LIKE = 0.5
+"""Share of that within which a batch is like what is fed. Ours."""
 _COUNTED = math.log(1.5)
 """Logarithm of the least factor on the loss that is suspected. Ours."""
 _MOST_EVIDENCE = 1e3
@@ -72,6 +74,8 @@ class Readings:
         self._first: list[float] = []
         self._foreign: bool | None = None
         """Whether the batches are of another kind of data than what is fed; None: not known yet."""
+        self._like: set[int] = set()
+        """Batches, by number, that have cost about what is fed at a reading at its time."""
         self._own_loop = False
         self._left_loop = False
         self._told_source = False
@@ -113,8 +117,12 @@ class Readings:
             return
         for event in read_journal(recorder.directory.journal)[0]:
             self._yardstick.hear(event.event, event.step, event.data)
-            if event.event == "yardstick" and {"foreign", "evidence"} & event.data.keys():
+            if event.event != "yardstick":
+                continue
+            if {"foreign", "evidence"} & event.data.keys():
                 self._foreign = "foreign" in event.data
+            if isinstance(like := event.data.get("like"), list):
+                self._like = {i for i in like if isinstance(i, int)}
         self._yardstick.test.forget_after(step, keep_total=True)
         if not recorder.live.num_rows:
             return  # the power may take all rows of steps that a checkpoint has
@@ -230,10 +238,14 @@ class Readings:
 
     def _use(self, reading: Reading) -> None:
         self._tell_source()
-        identity, self._yardstick.identity = self._yardstick.identity, {}
         told: dict[str, object] = {}
         if self._recovery.state.wants is None:
+            before = frozenset(self._like)
+            reading = self._without_unlike(reading)
             told = self._judge(reading)
+            if self._like != before:
+                told["like"] = sorted(self._like)
+        identity, self._yardstick.identity = self._yardstick.identity, {}
         self._parts.recorder.event(
             "yardstick",
             step=reading.step,
@@ -277,19 +289,52 @@ class Readings:
         told = {"evidence": noted["yardstick_evidence"], "rise": found.rise, "sigma": sigma}
         return {k: v for k, v in told.items() if math.isfinite(v)}
 
+    def _without_unlike(self, reading: Reading) -> Reading:
+        """Leave out batches that are unlike what is fed, and always were, where others are like it.
+
+        A state that gets worse on what it has learned may get better on those, and the other way
+        round.
+        """
+        fed, losses = self._what_is_fed(self._sigma()), reading.losses
+        if fed is None:
+            return reading
+        level, margin = fed
+        near = {i for i, x in enumerate(losses) if x - level <= _LIKE * margin}
+        far = {i for i, x in enumerate(losses) if x - level > margin} - self._like
+        self._like |= near
+        if not near or not far or len(near) + len(far) < len(losses):
+            return reading
+        kept = self._yardstick.leave_out(reading, far)
+        if kept is not reading:
+            self._like = set(range(len(kept.losses)))
+            cost = ", ".join(f"{losses[i]:.4g}" for i in sorted(far))
+            self._note(
+                f"{len(far)} of {len(losses)} fixed batches left out: they cost {cost}, what is"
+                f" fed {level:.4g}, and are of another kind of data; Guard(validate=...) names"
+                " others"
+            )
+        return kept
+
+    def _what_is_fed(self, sigma: float) -> tuple[float, float] | None:
+        """Return what that costs which is fed, and how much more shows another kind; None: not judged."""
+        if self._yardstick.source == "validate" or not self._losses:
+            return None
+        level = float(np.median(np.array(self._losses)[-_FIRST_ROWS:]))
+        descent = float(np.median(np.array(self._first))) - level
+        return level, max(_FOREIGN_SHARE * descent, _FOREIGN_SIGMA * sigma)
+
     def _is_foreign(self, loss: float, sigma: float) -> bool:
         """Whether the batches are of data that the run is not fed, and never was.
 
         They then get worse while it learns what it is fed: that says nothing of the run. Once they
         cost what that does, they are judged like others, whatever comes later.
         """
-        if self._foreign is False or self._yardstick.source == "validate" or not self._losses:
+        fed = self._what_is_fed(sigma) if self._foreign is not False else None
+        if fed is None:
             self._foreign = False
             return False
-        level = float(np.median(np.array(self._losses)[-_FIRST_ROWS:]))
-        descent = float(np.median(np.array(self._first))) - level
-        more = loss - level
-        now = more > max(_FOREIGN_SHARE * descent, _FOREIGN_SIGMA * sigma)
+        level, margin = fed
+        now = loss - level > margin
         if now and self._foreign is None:
             self._note(
                 f"the fixed batches cost {loss:.4g}, what is fed {level:.4g}: they are of another"

@@ -18,7 +18,7 @@ from trimtab.guard.yardstick.isolation import FIXED_SEED, fix_rng
 from trimtab.guard.yardstick.kept_values import KeptValues, generators_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from trimtab.guard.data.streams import Order
 
@@ -114,6 +114,13 @@ class FixedBatches:
         self._digest = _digest(self._batches) if self._batches else ""
         return bool(self._batches)
 
+    def leave_out(self, numbers: Collection[int]) -> None:
+        """Read these batches no more, by their number; after a restart neither."""
+        kept = [i for i in range(len(self._batches)) if i not in numbers]
+        self._batches = [self._batches[i] for i in kept]
+        self._indices = [self._indices[i] for i in kept] if self._indices else []
+        self._digest = _digest(self._batches)
+
     def _source_object(self) -> object:
         if self._loader is not None:
             return self._loader
@@ -128,7 +135,7 @@ class FixedBatches:
                     break
             return found
         if isinstance(self._order, DataOrder):
-            if len(self._again) == self._count and (again := self._load_again()):
+            if 0 < len(self._again) <= self._count and (again := self._load_again()):
                 return again
             self._indices = [list(map(int, i)) for i in self._order.last_batches(self._count)]
             return [clone(self._order.load_items(i)) for i in self._indices]

@@ -13,7 +13,7 @@ import contextlib
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trimtab.guard.state.serialization import clone
@@ -334,6 +334,23 @@ class Yardstick:
         self._read[step] = losses
         while len(self._read) > _MOST_READ:
             del self._read[next(iter(self._read))]
+
+    def leave_out(self, reading: Reading, numbers: Collection[int]) -> Reading:
+        """Read these batches no more, by their number among a reading's; return it without them.
+
+        A loop that makes steps of other numbers of batches keeps all of them.
+        """
+        batches, losses = self._batches, reading.losses
+        if batches is None or self._active or len(batches.batches) % len(losses):
+            return reading
+        each = len(batches.batches) // len(losses)
+        batches.leave_out({each * i + k for i in numbers for k in range(each)})
+        self.identity = batches.identity
+        kept = tuple(x for i, x in enumerate(losses) if i not in numbers)
+        self.test.restart()
+        self._read = {}
+        self._remember(reading.step, kept)
+        return replace(reading, losses=kept)
 
     def forget_after(self, step: int) -> None:
         """Forget what was read after a step, to which the run has gone back."""
