@@ -20,10 +20,11 @@ from trimtab.detectors.contract import Finding, Row
 from trimtab.detectors.suspect_change import SuspectChangeDetector
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
-from trimtab.guard.recovery import executor, opening, trial_cycle
+from trimtab.guard.recovery import executor, trial_cycle
 from trimtab.guard.recovery.case import Verification
 from trimtab.guard.recovery.events import Event, IncidentInRecord, Standing, StepDone
 from trimtab.guard.recovery.expectation import Expectation
+from trimtab.guard.recovery.rough_start import wait_for_start
 from trimtab.guard.recovery.state import Phase, ReadingWanted, RecoveryState
 from trimtab.guard.recovery.triage import find_incident, is_trouble
 from trimtab.guard.recovery.update import update
@@ -510,9 +511,38 @@ def test_rough_start_is_waited_for_where_it_heals(late: float, rate: float, wait
         level=1.0,
         before=SimpleNamespace(lr_cuts=()),
     )  # fmt: skip
-    assert (opening.wait_for_start(case, 8) is not None) is waits
+    assert (wait_for_start(case, 8) is not None) is waits
     case.incident.findings = (SimpleNamespace(detector="saturation"),)
-    assert opening.wait_for_start(case, 8) is None
+    assert wait_for_start(case, 8) is None
+
+
+@pytest.mark.parametrize(
+    ("freed", "seen", "late", "waits"),
+    [
+        (95, 108, 3.0, True),  # too early to be judged
+        (95, 140, 3.0, True),  # new: it does not run away
+        (95, 140, 9.0, False),
+        (95, 190, 3.0, False),  # new no longer, and no way back
+        (95, 190, 1.2, True),
+        (60, 140, 3.0, False),  # long before: none of its doing
+        (101, 140, 3.0, False),  # after it
+        (None, 140, 3.0, False),
+    ],
+)
+def test_parameters_that_were_set_free_have_a_rough_start_of_their_own(
+    freed: int | None, seen: int, late: float, waits: bool
+) -> None:
+    record = RecordBuilder("", "test")
+    record.add(1, {"loss": 1.0, "lr": 1.0, "trainable_parameters": 5.0})
+    for t in range(2, seen + 1):
+        row = {"loss": 1.0 if t < 100 else 3.0 if t < seen - (seen - 100) // 3 else late, "lr": 1.0}
+        record.add(t, row | ({"trainable_parameters": 10.0} if t == freed else {}))
+    case: Any = SimpleNamespace(
+        incident=SimpleNamespace(onset=100, findings=()), record=record.build(), seen_step=seen,
+        level=1.0,
+        before=SimpleNamespace(lr_cuts=()),
+    )  # fmt: skip
+    assert (wait_for_start(case, 8) is not None) is waits
 
 
 @pytest.mark.parametrize(("size", "nothing"), [(-0.004, True), (-0.5, False)])

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from statistics import median
 from typing import TYPE_CHECKING
 
 from trimtab.diagnosis.diagnose import diagnose
@@ -24,11 +23,11 @@ from trimtab.guard.recovery.commands import (
     findings_left,
     weighed,
 )
-from trimtab.guard.recovery.curves import recorded_curve
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise, sound_lr
 from trimtab.guard.recovery.permission import rights_of, stage
+from trimtab.guard.recovery.rough_start import wait_for_start
 from trimtab.guard.recovery.situation import affordable_step, situation_of
 from trimtab.guard.recovery.state import (
     LeftAlone,
@@ -118,14 +117,6 @@ _LEFT_ALONE_BEFORE = 2
 _ADDED = 0.75
 """Share of the rise of the loss, by which the same weights cost more than when they were trained,
 from which the rise is of the loss and not of the weights. Ours."""
-
-_ROUGH_STEPS, _FEWEST_SINCE = 16, 24
-"""Steps of the run in which a rough start begins, and after which its way back is judged. Ours."""
-_HALVES, _CUT_HALVES = 0.5, 1.0
-"""Share of the excess of the middle third since the onset that is left in the last third, where it
-heals; where the script has halved its rate since, it need not rise. Ours."""
-_LONGEST_WAIT = 4
-"""Times the patience until such a start is looked at again."""
 
 _MOST_PATIENCES = 5
 """Times the patience for which trouble that may heal is waited for, as `supervise` has it. Ours."""
@@ -578,29 +569,6 @@ def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str
         "the run would end here": e.last,
     }
     return next((why for why, holds in reasons.items() if holds), "")
-
-
-def wait_for_start(case: Case, patience: int) -> Wait | None:
-    """Return a wait where a rough start is on its way back; None where it is not."""
-    # a loss below that of the first rows says nothing of attention that saturates
-    if case.incident.onset > _ROUGH_STEPS or saturates(case.incident):
-        return None
-    curve = recorded_curve(case.record, after=int(case.incident.onset) - 1, until=case.seen_step)
-    since = list(curve.values())
-    third = len(since) // 3
-    if len(since) < _FEWEST_SINCE or not all(math.isfinite(x) for x in since[third:]):
-        return None
-    before, now = (median(x) - case.level for x in (since[third:-third], since[-third:]))
-    rates = [lr_at(case.record, t, case.before.lr_cuts) for t in curve]
-    cut = max(rates) >= 2 * rates[-1] > 0
-    if now > (_CUT_HALVES if cut else _HALVES) * max(before, 0.0):
-        return None
-    until = case.seen_step + min(max(third, 1), _LONGEST_WAIT * max(patience, 1))
-    why = ", and the script has cut its rate since" if cut else ""
-    return Wait(
-        until_step=until,
-        reason=f"the rough start heals: {before:+.3g}, then {now:+.3g} from where it began{why}",
-    )
 
 
 def _heals(state: RecoveryState, found: IncidentInRecord, lasted: int) -> float:
