@@ -51,6 +51,13 @@ class SettingPutBack:
     moved: bool = False
     """Whether the script has set it to another value again since."""
 
+    @property
+    def factors_loss(self) -> str:
+        """How a factor on the loss is known: `measured`, `guessed`; empty: it is no such change."""
+        if self.name != "loss.factor":
+            return ""
+        return "measured" if len(self.values) > 1 else "guessed"  # with its step, or without
+
 
 # The order is the default of `Policy.arms`: cheap and likely ones first.
 ARMS: tuple[Arm, ...] = (

@@ -154,7 +154,9 @@ class Readings:
                 known = self._recovery.snapshot_read_at(yard.steps_read, last=older.step)
             yard.ask(ReadingRequest(purpose, step, older, known))
         elif quiet and yard.is_due(step) and (self._own_loop or not yard.loops):
-            yard.ask(ReadingRequest("calm", step))
+            held = self._parts.settings.divides_loss
+            older = self._recovery.snapshot_read_at(yard.steps_read, last=step) if held else None
+            yard.ask(ReadingRequest("calm", step, older))
         elif yard.is_due(step) and not self._own_loop and not self._told_source:
             self._told_source = True
             self._note(
@@ -261,11 +263,13 @@ class Readings:
 
     def _tell_recount(self, reading: Reading) -> None:
         """Suspect that the loop counts the loss otherwise where equal weights show it."""
-        factor = reading.recount
-        if factor is None or abs(math.log(factor)) < _COUNTED:
+        factor, since = reading.recount, reading.recounted_since
+        if factor is None:
             return
-        since = reading.recounted_since
-        for change in self._parts.settings.see_recount(factor, since):
+        settings = self._parts.settings
+        if abs(math.log(factor)) < _COUNTED and not settings.divides_loss:
+            return
+        for change in settings.see_recount(factor, since):
             self._parts.recorder.event("setting-changed", step=change.step, **change.event)
             if not change.expected:
                 self._note(

@@ -140,8 +140,7 @@ def _changed(case: Case, standing: Standing) -> tuple[SettingPutBack, ...]:
 
 def _fits(case: Case, change: SettingPutBack) -> bool:
     """Whether what was looked at since does not explain a change better: data that stands out."""
-    guessed = change.name == "loss.factor" and len(change.values) == 1  # not measured
-    loss_grew = guessed and change.values[0] > 0
+    loss_grew = change.factors_loss == "guessed" and change.values[0] > 0
     return not (loss_grew and case.probe is not None and case.probe.num_outliers)
 
 

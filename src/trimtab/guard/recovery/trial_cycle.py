@@ -427,7 +427,9 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
         case = replace(case, low_precision=e.standing.low_precision)
         state = replace(state, case=case)
         said = recounted(case)
-        if said:
+        # where its factor is known, and matters to the update, it is divided out
+        measured = any(c.factors_loss == "measured" for c in e.standing.changed)
+        if said and not measured:
             until = case.seen_step + state.policy.verify_steps
             state = replace(state, recounted_until=until)
             return _leave_alone(state, case, f"the loss is counted differently: {said}", e.step)

@@ -147,6 +147,8 @@ class SettingsLedger:
         """
         self._reads_batches = reads_batches
         self._scales = BatchScales()
+        self._counts_as_before: int | None = None
+        """Step whose weights, read again, show a measured factor to be over; None: nothing new."""
         self._scale_ratio = 1.0
         self._count = LossCount()
         self._peak = RatePeak()
@@ -245,6 +247,9 @@ class SettingsLedger:
             factor: Above 0.
             after: A step at which it did not.
         """
+        if self._count.is_back(factor):
+            self._counts_as_before = after
+            return ()
         if not self._reader.sees_size(self._count.last_norm):
             return ()
         found = _as_changes(self._count.take_measured(factor, after))
@@ -254,7 +259,8 @@ class SettingsLedger:
         """End the holds of settings that the script manages itself; return why, by name.
 
         It does where it sets one to a value that it never had, or trains parts of the model in
-        turn. That it has put one back is only known of a loop that had set it again and again.
+        turn. That it has put one back is only known of a loop that had set it again and again, and
+        of a factor on the loss that was measured anew.
 
         Args:
             step: The one that is under way.
@@ -281,6 +287,13 @@ class SettingsLedger:
             self.release({**dict.fromkeys(ended, ()), **planned})
         back = "the script itself has put it back, which it had set again and again"
         why = dict.fromkeys(ended, back)
+        read, self._counts_as_before = self._counts_as_before, None
+        if read is not None and LossCount.name in self._held:
+            self.release({LossCount.name: ()})
+            why[LossCount.name] = (
+                "the loop multiplies its loss no more: the weights of step"
+                f" {read} show it on the same batches"
+            )
         return why | dict.fromkeys(planned, "the script sets it anew, by a plan of its own")
 
     def _is_planned(self, name: str, values: Values, step: int) -> bool:
@@ -498,6 +511,11 @@ class SettingsLedger:
         self._reader.hold({n: v for n, v in self._held.items() if not is_measured(n)})
         self._scales.hold(self._held)
         self._count.hold(self._held)
+
+    @property
+    def divides_loss(self) -> bool:
+        """Whether a measured factor is divided out: whether it is there still, readings show."""
+        return self._count.is_measured
 
     @property
     def trained(self) -> Hashable:

@@ -178,6 +178,11 @@ _SUMMED_IN_A_ROW = 5
 """Rows beyond all 16 before, which by chance one stretch in 20,000 is."""
 
 
+_BACK = 0.02
+"""Most that a measured factor differs from that of a loop that counts as before. Ours: twice what
+batches may differ."""
+
+
 class LossCount:
     """By what the loss is multiplied: its sign, and sums in place of means.
 
@@ -201,6 +206,8 @@ class LossCount:
         """Whether the newest loss since that change is counted as before it."""
         self._measured: tuple[int, float] | None = None
         """First step under the factor that was told last, and the factor, where it was measured."""
+        self._undone: dict[int, float] = {}
+        """Losses of steps that were undone, of the first time that they were done."""
         self._from: int | None = None
         """First step that is divided whatever its loss; None: as the loss says."""
         self.corrects = False
@@ -276,6 +283,14 @@ class LossCount:
         self._measured = (step, factor)
         return [] if told else [(self.name, step, (1.0,), (factor,))]  # a guess is made exact
 
+    def is_back(self, factor: float) -> bool:
+        """Whether the loop multiplies its loss no more by what it is divided by.
+
+        Args:
+            factor: By what the loss of the same state and batch, divided, is multiplied now.
+        """
+        return self._from is not None and abs(factor * self._factor - 1) < _BACK
+
     @property
     def last_norm(self) -> float:
         """Norm of the gradient in the newest row, before clipping; NaN without one."""
@@ -290,6 +305,9 @@ class LossCount:
 
     def forget_after(self, step: int) -> None:
         """Forget the rows after a step, to which the run has gone back."""
+        for t, loss, _ in self._rows:
+            if t > step and len(self._undone) < _MOST_ROWS:
+                self._undone.setdefault(t, loss)
         self._rows = deque((r for r in self._rows if r[0] <= step), maxlen=_MOST_ROWS)
         self._new = 0
 
@@ -306,7 +324,7 @@ class LossCount:
         if self._factor == 1.0 or getattr(loss, "numel", int)() != 1:
             return loss
         if self._from is not None:  # known after a restart, too, when no row is
-            if step < self._from:
+            if step < self._from and not self._counts_anew(loss, step):
                 return loss
             self.corrected = True
             return loss / self._factor
@@ -318,6 +336,22 @@ class LossCount:
             return loss
         self.corrected = True
         return loss / self._factor
+
+    def _counts_anew(self, loss: torch.Tensor, step: int) -> bool:
+        """Whether a step from before the change is multiplied now that it is done again.
+
+        It is where the running code has changed, and not what happens at a step.
+        """
+        before = self._undone.get(step)
+        if before is None:
+            return False
+        own = float(loss.detach())
+        return _apart(own / self._factor, before) < _apart(own, before)
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether a factor is divided out that was measured, whatever the losses are."""
+        return self._from is not None
 
     def hold(self, held: Mapping[str, Values]) -> None:
         """Divide by the factor of this name from now on; none: no longer."""

@@ -268,7 +268,7 @@ class Yardstick:
             base, at = self._second or losses, older if known is None else known
             recount = recount_of(losses, self._read.get(at.step, ()))
             reading = Reading(request.step, self._first, older.step, base, recount, at.step)
-        if older is None and request.purpose == "calm":
+        if request.purpose == "calm":
             self._remember(request.step, reading.losses)
         self.finish()
         return reading
@@ -350,7 +350,8 @@ class Yardstick:
         self.test.restart()
         self._read = {}
         self._remember(reading.step, kept)
-        return replace(reading, losses=kept)
+        base = tuple(x for i, x in enumerate(reading.base) if i not in numbers)
+        return replace(reading, losses=kept, base=base)
 
     def forget_after(self, step: int) -> None:
         """Forget what was read after a step, to which the run has gone back."""
