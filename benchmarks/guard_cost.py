@@ -117,6 +117,7 @@ def _measure(size: CostSize, text: Text, say: Callable[[str], None]) -> dict[str
                 without.append(a if pair % 2 else b)
                 with_guard.append(b if pair % 2 else a)
         saving = _time_checkpoints(guard)
+        guard.close()
     ratios = block_ratios(with_guard, without)
     low, high = interval(ratios)
     row = {

@@ -288,3 +288,26 @@ def test_a_checkpoint_under_way_is_finished_where_an_exception_ends_the_process(
     )
     assert done.returncode == 1
     assert (tmp_path / "written").exists()
+
+
+LEFT_LYING = """
+import sys
+from tests.guard.tiny import guard_of, make
+s = make()
+guard = guard_of(s, sys.argv[1], steps=20, say=print)
+batches = iter(guard)
+for _ in range(7):
+    guard.backward(s.loss(next(batches)))
+    guard.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_loop_that_lives_to_the_end_of_the_process_is_left_as_by_a_break(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", LEFT_LYING, str(tmp_path / "run")],
+        capture_output=True, check=True, text=True,
+        cwd=Path(__file__).parents[2],
+    )  # fmt: skip
+    assert "fault of its own" not in done.stdout + done.stderr
+    assert read_verdict(tmp_path / "run")["reason"] == "its loop was left after step 7"

@@ -16,6 +16,7 @@ from trimtab.guard.data.streams import open_order
 from trimtab.guard.distributed.process_group import Ranks
 from trimtab.guard.loop import setup_checks
 from trimtab.guard.loop.assembly import Setup, assemble
+from trimtab.guard.loop.at_exit import left_at_exit
 from trimtab.guard.loop.certificate import machine_of, why_uncertified
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.recording.recorder import Recorder
@@ -259,7 +260,7 @@ class Guard:
         second loop goes on; a batch that was handed out without a `step()` is given up, as by
         `drop_batch`.
         """
-        return self._loop.run(whole=True)
+        return left_at_exit(self._loop.run(whole=True))
 
     def epoch(self) -> Iterator[Any]:
         """Yield what is left of one epoch of the data, for a trainer with an epoch loop of its own.
@@ -267,7 +268,7 @@ class Guard:
         As the loop over the guard itself, but it stops at the end of each epoch, and the next call
         begins the next one; after a rollback into the epoch before, it yields the rest of that one.
         """
-        return self._loop.run(whole=False)
+        return left_at_exit(self._loop.run(whole=False))
 
     def backward(
         self, loss: torch.Tensor, *, parts: float = 1, samples: torch.Tensor | None = None

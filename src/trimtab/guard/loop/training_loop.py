@@ -28,7 +28,7 @@ from trimtab.guard.control import arguments
 from trimtab.guard.step.step_recorder import StepRow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
     import torch
 
@@ -119,7 +119,7 @@ class TrainingLoop:
 
     # -- batches are handed out -------------------------------------------------------------
 
-    def run(self, *, whole: bool) -> Iterator[object]:
+    def run(self, *, whole: bool) -> Generator[object, None, None]:
         """Yield batches until the run is done, or the epoch is over.
 
         Args:
