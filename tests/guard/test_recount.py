@@ -39,6 +39,9 @@ def test_a_loss_that_is_summed_is_divided_again_and_named(tmp_path: Path, seed: 
         ([math.nan, 2.0], [2.0, 1.0], None),
         ([math.inf, math.inf], [2.0, 1.0], None),
         ([2.0], [2.0, 1.0], None),
+        ([32.0], [2.0], None),  # one batch agrees with itself
+        ([6.2, 6.25], [2.0, 2.01], None),  # batches that cost the same: labels were mixed up
+        ([32.0, 32.16], [2.0, 2.01], 16.0),
         ([2.0, 1.0], [0.0, 1.0], None),
         ([2.0, 1.0], [], None),
     ],

@@ -24,6 +24,8 @@ _MOST_NOISE_SHARE = 0.1
 """Most that noise may lift what counts as no worse, share of the unit."""
 _SAME_FACTOR = 0.01
 """Most that batches differ in what their loss is multiplied by: low precision rounds. Ours."""
+_OF_DIFFERENCE = 0.1
+"""Of what their losses differ by, as logarithms: else it may be no factor. Ours."""
 _SIGNS = 2.0
 """Standard errors over the batches that a rise must exceed where there are three or more."""
 
@@ -61,7 +63,8 @@ def recount_of(losses: Sequence[float], known: Sequence[float]) -> float | None:
     """Return by what the loop multiplies the loss now, and did not then; None: not known.
 
     The weights are those of then, the batches are copies, dropout is off: only the loop itself can
-    have changed. A factor it is where all batches agree on it to within a per cent.
+    have changed. A factor it is where all batches agree on it, to within a per cent and a tenth of
+    what their losses differ by: batches that cost the same agree on whatever is done to them.
 
     Args:
         losses: Of the fixed batches under an older state, as the loop counts now.
@@ -70,13 +73,17 @@ def recount_of(losses: Sequence[float], known: Sequence[float]) -> float | None:
     Non-finite: None. Example:
         >>> recount_of([32.0, 16.16], [2.0, 1.01]), recount_of([2.5, 2.2], [2.0, 1.7])
         (16.0, None)
+        >>> recount_of([6.2, 6.25], [2.0, 2.01])  # is it a factor?
     """
     if not known or len(known) != len(losses) or 0.0 in known:
         return None
     ratios = np.array(losses) / np.array(known)
     factor = float(np.median(ratios))
-    agree = bool(np.isfinite(ratios).all()) and factor > 0
-    return factor if agree and bool((abs(ratios / factor - 1) < _SAME_FACTOR).all()) else None
+    if not (np.isfinite(ratios).all() and factor > 0):
+        return None
+    apart = np.log(abs(np.array(known)))
+    most = min(_SAME_FACTOR, _OF_DIFFERENCE * float(apart.max() - apart.min()))
+    return factor if bool((abs(ratios / factor - 1) < most).all()) else None
 
 
 @dataclass(frozen=True)
