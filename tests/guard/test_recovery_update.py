@@ -20,7 +20,7 @@ from trimtab.detectors.contract import Finding, Row
 from trimtab.detectors.suspect_change import SuspectChangeDetector
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
-from trimtab.guard.recovery import executor, trial_cycle
+from trimtab.guard.recovery import executor, opening, trial_cycle
 from trimtab.guard.recovery.case import Verification
 from trimtab.guard.recovery.events import Event, IncidentInRecord, Standing, StepDone
 from trimtab.guard.recovery.expectation import Expectation
@@ -495,6 +495,45 @@ def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
     reading = Reading(40, (now, now), 20, (before, before))
     world.handle(ev.ReadingDone(step=40, reading=reading, scale=Expectation(2.0, 0.1, 3.0)))
     assert bool([line for line in world.said() if "left alone" in line]) is alone
+
+
+@pytest.mark.parametrize(("kind", "acts"), [("held-out-worse", False), ("spike", True)])
+def test_an_evaluation_that_gives_no_number_of_an_older_state_blames_no_state(
+    kind: str, *, acts: bool
+) -> None:
+    world = World(never, bad_batch=never).train(40)
+    found = replace(spike(30, 31), kind=kind)
+    event = StepDone(step=40, row=40, sample=320, loss=2.0, norm=0.2, reads=True)
+    world.state = replace(world.state, open={found.key: found}, wants=ReadingWanted(event, 20))
+    for reading in (
+        Reading(40, (math.nan,), 20, (math.nan,), sigma=math.inf),
+        Reading(40, (math.nan, 1.0), 20, (math.inf, math.nan)),
+    ):
+        state, commands = opening.decide(
+            world.state,
+            ReadingWanted(event, 20),
+            ev.ReadingDone(step=40, reading=reading, scale=Expectation(2.0, 0.1, 3.0)),
+        )
+        assert "it is broken, not the state" in str(commands)
+        assert (found.key in state.handled) is not acts
+        assert (state.pending is not None) is acts
+
+
+def test_a_metric_whose_spread_is_not_known_says_only_whether_it_is_a_number() -> None:
+    world = World(never, bad_batch=never).train(40)
+    found = replace(spike(30, 31), kind="held-out-worse")
+    event = StepDone(step=40, row=40, sample=320, loss=2.0, norm=0.2, reads=True)
+    world.state = replace(world.state, open={found.key: found})
+    for now, said in ((5.0, ""), (math.nan, "worse")):
+        reading = Reading(40, (now,), 20, (1.0,), sigma=math.inf)
+        state, commands = opening.decide(
+            world.state,
+            ReadingWanted(event, 20),
+            ev.ReadingDone(step=40, reading=reading, scale=Expectation(2.0, 0.1, 3.0)),
+        )
+        assert said in str(commands)
+        assert ("read the fixed batches" in str(commands)) is bool(said)
+        assert state.pending is not None
 
 
 @pytest.mark.parametrize(

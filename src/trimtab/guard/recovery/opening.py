@@ -42,6 +42,7 @@ from trimtab.guard.recovery.triage import (
     BY_NO_UPDATE,
     COUNTED,
     EARLY_SIGNS,
+    NO_RISE,
     SLOW_RISES,
     is_trouble,
     saturates,
@@ -117,6 +118,9 @@ _LEFT_ALONE_BEFORE = 2
 _ADDED = 0.75
 """Share of the rise of the loss, by which the same weights cost more than when they were trained,
 from which the rise is of the loss and not of the weights. Ours."""
+
+_OF_LOW_LOSS = ("replay", "other-data", "other-state", "put-back")
+"""Arms that are tried where the loss is too low."""
 
 _MOST_PATIENCES = 5
 """Times the patience for which trouble that may heal is waited for, as `supervise` has it. Ours."""
@@ -298,6 +302,10 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         if watch is not None and e.step >= watch.due_step:
             return replace(state, watch=None), ()
         return look_up(state, asked.event) if _alarms(state) else (state, ())
+    if not (all(map(math.isfinite, r.losses)) or any(map(math.isfinite, r.base))):
+        return _evaluation_is_broken(state, asked, e.step, r)
+    if r.sigma == math.inf and all(map(math.isfinite, (*r.losses, *r.base))):
+        return look_up(state, asked.event) if _alarms(state) else (state, ())
     factor = _recounted(r, e.scale)
     scale = replace(e.scale, sigma=factor * e.scale.sigma, unit=factor * e.scale.unit)
     found = reading_of(r.losses, r, scale, tolerance=state.policy.verify_tolerance)
@@ -313,8 +321,8 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     # Some steps have been done since: a sound state is no worse than the older one at all. What
     # lies within noise of it is dealt with as if nothing had been read, except where waiting is
     # known to do no harm: after a jump that was left alone before, of a rise without a jump, which
-    # is looked at again soon, and where the loop counts the loss otherwise.
-    slow = all(f.kind in SLOW_RISES for f in alarms)
+    # is looked at again soon, of a loss that is too low, and where the loop counts the loss otherwise.
+    slow = all(f.kind in SLOW_RISES or f.kind in NO_RISE for f in alarms)
     # the older weights cost as much more now: what is added to the loss is no state's doing
     extra, risen = r.base_mean - scale.level, asked.event.loss - scale.level
     added = r.sigma is None and extra >= _ADDED * risen > 0
@@ -359,6 +367,27 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         ),
         at_step(e.step, f"{what} of the training loss left alone: {why}"),
     )
+
+
+def _evaluation_is_broken(
+    state: RecoveryState, asked: ReadingWanted, step: int, r: Reading
+) -> Result:
+    """Leave alone what only an evaluation says that gives no number for a sound state either.
+
+    What the training loss says is looked into as if nothing had been read.
+    """
+    alarms = _alarms(state)
+    own = frozenset(f.key for f in alarms if f.kind == "held-out-worse")
+    state = replace(state, handled=state.handled | own, watch=None)
+    why = (
+        f"the evaluation gives no finite number for the weights of step {r.base_step} either:"
+        " it is broken, not the state"
+    )
+    said = decision(step, "read the fixed batches", why), at_step(step, why)
+    if own or not alarms:
+        return state, said
+    state, more = look_up(state, asked.event)
+    return state, (*said, *more)
 
 
 def _look_after(
@@ -545,7 +574,10 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
         return state, (*commands, *more)
     shadow, ended = state.shadow.end("recovery went back", e.step)
     state, commands = replace(state, shadow=shadow), (*commands, *ended)
-    case = replace(case, arms=rights.arms, asks=rights.asks)
+    arms = rights.arms
+    if case.incident.kind == "too-good":  # nothing that steadies an update cures a low loss
+        arms = tuple(a for a in (arms or state.policy.arms) if a in _OF_LOW_LOSS)
+    case = replace(case, arms=arms, asks=rights.asks)
     if rights.refused:
         commands = (*commands, decision(e.step, "not allowed", "; ".join(rights.refused)))
     state = replace(state, granted=None)

@@ -103,6 +103,8 @@ class Yardstick:
         self._ended = clock()
         self.metrics: dict[str, tuple[float, str]] = {}
         """The user's metrics as last measured, with their good direction."""
+        self.no_number = False
+        """Whether the user's function gave no finite number when it was called last."""
         self.num_readings = 0
         self.num_passes = 0
         """Batches that were read, all readings together."""
@@ -131,7 +133,8 @@ class Yardstick:
     @property
     def decides(self) -> bool:
         """Whether recovery may go by it: by a user's metric only once its own spread is known."""
-        return self.on and (self._function is None or self.test.spread is not None)
+        known = self._function is None or self.test.spread is not None or self.no_number
+        return self.on and known
 
     @property
     def loops(self) -> bool:
@@ -292,12 +295,15 @@ class Yardstick:
             fix_rng(FIXED_SEED)
             self.metrics = checked_metrics(self._function())
             losses = _lower_is_better(self.metrics)
+            self.no_number = not all(map(math.isfinite, losses))
+            # a spread that is not known: nothing is said but whether there are numbers
+            sigma = math.inf if self.test.spread is None else self.test.spread
             if request.older is None:
                 return Reading(request.step, losses, sigma=self.test.spread)
             self._swap_in(request.older)
             fix_rng(FIXED_SEED)
             base = _lower_is_better(checked_metrics(self._function()))
-            return Reading(request.step, losses, request.older.step, base, sigma=self.test.spread)
+            return Reading(request.step, losses, request.older.step, base, sigma=sigma)
         finally:
             self.finish()
 
