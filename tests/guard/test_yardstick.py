@@ -4,7 +4,7 @@ import json
 import math
 import random
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -546,14 +546,85 @@ def test_a_batch_unlike_what_is_fed_and_unlike_the_others_is_left_out_also_after
     assert by_step[max(by_step)][0] < 0.2
 
 
+def own_steps(run: Path | None, how: str) -> tuple[list[float], list[float], float, list[str]]:
+    """Train with what the loop steps by itself; return losses, rates, averages and notes."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 32), nn.Tanh(), nn.Linear(32, 1))
+    optimizer = torch.optim.Adam(model.parameters(), 1e-2)
+    scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=61)
+    average = torch.optim.swa_utils.AveragedModel(model)
+    policy = Policy(yardstick_share=0.2, snapshot_every_steps=10, checkpoint_in_background=False)
+    losses, rates = list[float](), list[float]()
+    data, loader = Turned(16 * 220), DataLoader(Turned(16 * 220), 16)
+    guard = None if run is None else guard_of_parts(model, optimizer, data, run, policy, steps=60)
+
+    def body(step: Callable[[], object]) -> None:
+        step()
+        if how == "schedule":
+            scheduler.step()
+        if how == "average":
+            average.update_parameters(model)
+        rates.append(optimizer.param_groups[0]["lr"])
+
+    def loss_of(x: Tensor, y: Tensor) -> Tensor:
+        loss: Tensor = (model(x).squeeze(1) - y).square().mean()
+        return loss
+
+    if guard is None or run is None:
+        for (x, y), _ in zip(loader, range(60), strict=False):
+            optimizer.zero_grad()
+            loss = loss_of(x, y)
+            loss.backward()  # type: ignore[no-untyped-call]
+            losses.append(loss.item())
+            body(optimizer.step)
+        return losses, rates, sum(p.sum().item() for p in average.parameters()), []
+    for x, y in guard:
+        loss = loss_of(x, y)
+        if guard.phase != "probe":
+            losses.append(loss.item())
+        guard.backward(loss)
+        body(guard.step)
+    notes = [str(e.data["text"]) for e in events_of(run, "note")]
+    return losses, rates, sum(p.sum().item() for p in average.parameters()), notes
+
+
+@pytest.mark.parametrize(("how", "named"), [("schedule", "OneCycleLR"), ("average", "Averaged")])
+def test_what_the_loop_steps_by_itself_is_put_back_after_a_reading(
+    tmp_path: Path, how: str, named: str
+) -> None:
+    plain, _, average, _ = own_steps(None, how)
+    guarded, _, same_average, notes = own_steps(tmp_path / "run", how)
+    assert guarded == plain
+    assert same_average == average
+    assert len([n for n in notes if "the loop steps" in n and named in n]) == 1
+
+
+def test_a_rate_that_is_set_by_a_count_of_batches_is_put_back_and_said(tmp_path: Path) -> None:
+    s = make(num_samples=4000)
+    guard = guard_of(s, tmp_path / "run", steps=12, policy=OFTEN)
+    for number, batch in enumerate(guard):
+        if guard.phase == "probe":
+            s.optimizer.param_groups[0]["lr"] = 100.0 + number
+        guard.backward(s.loss(batch))
+        guard.step()
+        assert s.optimizer.param_groups[0]["lr"] < 1
+    notes = [str(e.data["text"]) for e in events_of(tmp_path / "run", "note")]
+    assert len([n for n in notes if "Go by guard.step_number" in n]) == 1
+
+
 def guard_of_parts(
-    model: nn.Module, optimizer: torch.optim.Optimizer, data: Any, run: Path, policy: Policy
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    data: Any,
+    run: Path,
+    policy: Policy,
+    steps: int = 200,
 ) -> Guard:
     return Guard(
         model,
         optimizer,
         data=DataLoader(data, 16),
-        steps=200,
+        steps=steps,
         run=run,
         mode="act",
         policy=policy,

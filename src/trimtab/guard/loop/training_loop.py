@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ConfigError
 from trimtab.guard.control import arguments
+from trimtab.guard.loop.own_schedules import OwnSchedules
 from trimtab.guard.step.step_recorder import StepRow
 
 if TYPE_CHECKING:
@@ -102,6 +103,12 @@ class TrainingLoop:
         self._started = False
         self._told: set[str] = set()
         self._in_reading = False
+        training = parts.training
+        self._own = OwnSchedules(
+            training.optimizer,
+            training.scheduler,
+            lambda text: self._tell_once(text, about=text[:40]),
+        )
 
     @property
     def in_reading(self) -> bool:
@@ -138,7 +145,9 @@ class TrainingLoop:
                 if self._readings.active or self._begin_reading():
                     batch = self._hand_out_for_reading()
                     self._in_reading = True
+                    self._edge.run("probes", self._own.keep)
                     yield batch
+                    self._edge.run("probes", self._own.put_back)
                     self._in_reading = False
                     if batches.step_is_due:
                         self._leave_reading("guard.step() was not called for its batch")
@@ -157,7 +166,11 @@ class TrainingLoop:
                 if fetched is None:
                     break
                 self.before_forward(*fetched)
+                if self.probing:
+                    self._edge.run("probes", self._own.keep)
                 yield self._brought_back(fetched[0])
+                if self._own.active:
+                    self._edge.run("probes", self._own.put_back)
                 batches.check_stepped()
         # `break`, or an exception in the loop's body, closes the generator at its `yield`.
         except GeneratorExit:
@@ -305,6 +318,15 @@ class TrainingLoop:
     def step(self) -> None:
         """Do the step that was handed out, and what follows it; see `Guard.step`."""
         self._batches.check_ready()
+        if self._own.active:
+            self._edge.run("probes", self._own.before_step)
+        try:
+            self._step()
+        finally:
+            if self._own.active:
+                self._edge.run("probes", self._own.after_step)
+
+    def _step(self) -> None:
         if self._readings.active:
             self._read()
             return

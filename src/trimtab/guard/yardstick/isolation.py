@@ -20,11 +20,12 @@ from trimtab.guard.state.training_state import capture_rng, restore_rng
 from trimtab.guard.yardstick.kept_values import KeptValues, held_by, is_random, same
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
     from trimtab.guard.state.training_state import StateDict
 
-__all__ = ["FIXED_SEED", "Isolation", "fix_rng"]
+__all__ = ["FIXED_SEED", "Isolation", "fix_rng", "held_by_callers"]
 
 FIXED_SEED = 20260101
 """Of what is drawn while fixed batches are made and read: the same each time."""
@@ -72,7 +73,7 @@ class Isolation:
         """
         self._values = KeptValues([*parameters, *(b for _, b, _ in self._buffers)])
         self._values.save(model, type(model).__name__)
-        for name, generator in generators_of_callers():
+        for name, generator in held_by_callers(is_random):
             self._values.save(generator, f"the loop's {name}")
         self._gradients = [(p, p.grad) for p in parameters]
         scripted = [
@@ -156,12 +157,12 @@ def _version(tensor: torch.Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def generators_of_callers() -> list[tuple[str, object]]:
-    """Return the generators that the code outside of this package holds: name and generator.
+def held_by_callers(wanted: Callable[[object], bool]) -> list[tuple[str, object]]:
+    """Return what the code outside of this package holds of a kind: name and value.
 
     Those in local and global variables of the frames that called, in what these hold (items,
     attributes, closures, what methods are bound to), and in what that holds: a loop may draw noise
-    or masks from one of its own.
+    or masks from a generator of its own, and steps schedules that nobody else knows.
     """
     found: dict[int, tuple[str, object]] = {}
     scopes: list[dict[str, object]] = []
@@ -182,7 +183,7 @@ def generators_of_callers() -> list[tuple[str, object]]:
                 if id(value) in seen or len(seen) >= _MOST_LOOKED_AT:
                     continue
                 seen[id(value)] = value
-                if is_random(value):
+                if wanted(value):
                     found[id(value)] = (name, value)
                 else:
                     inner += [(v, f"{name}{place}") for v, place in held_by(value)]
