@@ -181,6 +181,15 @@ def test_verdict_of_several_runs_is_the_worst_with_its_reason(tmp_path: Path) ->
     assert "self-test" in repr(trimtab.analyze(tmp_path / "a.csv"))
 
 
+def test_a_loss_of_nothing_but_zeros_is_not_judged() -> None:
+    t = np.arange(300.0)
+    zeros = {"loss": np.zeros(300)}
+    assert make_account(record_of(t, zeros)).judgement.verdict == "not-judged"
+    assert "exactly 0 in every row" in make_account(record_of(t, zeros)).judgement.why
+    rewarded = zeros | {"reward": np.linspace(0, 1, 300)}
+    assert "exactly 0" not in make_account(record_of(t, rewarded)).judgement.why
+
+
 @pytest.mark.slow
 def test_without_trouble_is_said_only_where_no_later_row_is_as_high() -> None:
     rng = np.random.default_rng(0)

@@ -395,3 +395,52 @@ def test_a_table_of_comments_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(ReadError, match=r"run\.csv: no table"):
         CsvReader().read(path)
+
+
+def emptied(path: Path, *, form: str, last: dict[str, float] | None = None, gap: int = 0) -> Path:
+    """Write 100 rows whose loss is empty from row 80 on, and in every so many before."""
+    rows = [
+        {"step": t, "loss": None if t >= 80 or (gap and t % gap == 0) else 2 - 0.01 * t, "lr": 0.1}
+        | ((last or {}) if t >= 80 else {})
+        for t in range(100)
+    ]
+    keys = dict.fromkeys(k for row in rows for k in row)
+    if form == "jsonl":
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        cells = [["" if row.get(k) is None else str(row[k]) for k in keys] for row in rows]
+        path.write_text("\n".join(",".join(c) for c in [list(keys), *cells]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_a_loss_that_is_empty_to_the_end_is_nan_and_said(tmp_path: Path, form: str) -> None:
+    record = read_run(emptied(tmp_path / f"log.{form}", form=form))
+    loss = record.columns["loss"]
+    assert loss.present.all()
+    assert np.isnan(loss.values[80:]).all()
+    assert np.isfinite(loss.values[:80]).all()
+    assert [n for n in record.notes if "empty in the last 20 rows" in n]
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+@pytest.mark.parametrize(
+    ("last", "gap"), [({"val_loss": 1.0}, 0), ({"test/acc": 0.5}, 0), (None, 5)]
+)
+def test_rows_of_another_kind_at_the_end_have_no_loss(
+    tmp_path: Path, form: str, last: dict[str, float] | None, gap: int
+) -> None:
+    record = read_run(emptied(tmp_path / f"log.{form}", form=form, last=last, gap=gap))
+    loss = record.columns["loss"]
+    assert np.isfinite(loss.values[loss.present]).all()
+    assert not [n for n in record.notes if "read as NaN" in n]
+
+
+def test_a_loss_above_a_thousand_that_is_printed_short_is_a_thousandfold(tmp_path: Path) -> None:
+    text = "".join(
+        f"step {t} loss {x / 1000:.3f}k\n" if (x := 1100.0 - t) >= 1000 else f"step {t} loss {x}\n"
+        for t in range(200)
+    )
+    (tmp_path / "train.log").write_text(text)
+    record = read_run(tmp_path / "train.log")
+    assert record.columns["loss"].values.tolist() == pytest.approx([1100.0 - t for t in range(200)])

@@ -229,6 +229,8 @@ def _too_little(
         return f"no train loss is logged{unread}"
     if record.num_loss_rows < FEWEST_ROWS:
         return f"{record.num_loss_rows} train losses, fewer than {FEWEST_ROWS}"
+    if _is_zero_throughout(record):
+        return "the loss is exactly 0 in every row: it is not logged, or nothing is computed"
     if coverage is not None and not coverage.whole:
         return coverage.text()
     if partly := next((n for n in record.notes if n.startswith(PARTLY)), ""):
@@ -238,6 +240,13 @@ def _too_little(
     if test.failing:
         return "; ".join(_missed(f, in_nats=in_nats) for f in test.failing)
     return "" if test.passed else "no fault could be injected to test the judge"
+
+
+def _is_zero_throughout(record: RunRecord) -> bool:
+    """Whether no row has another loss than 0, and no reward is what is trained on."""
+    column = record.columns["loss"]
+    values = column.values[column.present]
+    return not (values.any() or "reward" in record.columns)
 
 
 def _missed(f: FaultPower, *, in_nats: bool) -> str:

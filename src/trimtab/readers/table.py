@@ -73,6 +73,9 @@ _MAX_BAD_SHARE = 0.01
 _MAX_BROKEN_SHARE = 0.05
 """Damaged lines, such as a job killed in mid-write leaves; more of them are another format."""
 _MIN_SLOPE_CHANGES = 3
+_FEWEST_BEFORE, _FEWEST_EMPTY, _MOST_GAPS = 30, 3, 0.01
+"""Losses before, and empty ones at the end, from which those are NaN, and most gaps before. Ours.
+"""
 _MAX_WAITING = 1 << 10
 
 
@@ -95,6 +98,8 @@ class _Cells:
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
     """(first row, values) of rows that all have one; these need no row numbers."""
+    missing: "array[int]" = field(default_factory=lambda: array("q"))
+    """Rows that name the key of a signal and give it nothing: null, or an empty cell."""
     num_unread: int = 0
     """Numbers under a key that is for nothing."""
 
@@ -270,6 +275,8 @@ class LogTable:
                 # a copy: a view would keep all columns of the block
                 cells.stretches.append((self.num_rows, found.values.copy()))
                 continue
+            if cells.role == "signal":
+                cells.missing.frombytes(rows[~found.present].tobytes())
             cells.rows.frombytes(rows[found.present].tobytes())
             cells.values.frombytes(found.values[found.present].tobytes())
         self.num_rows += num_rows
@@ -338,6 +345,8 @@ class LogTable:
             if role in ("signal", "step"):
                 self.bad.append(BadValue(line, key, str(error)))
             return
+        if number is None and role == "signal":
+            cells.missing.append(row)
         # The first value of a key in a row stands: nested objects repeat keys of the outer one.
         if number is not None and not (cells.rows and cells.rows[-1] == row):
             cells.rows.append(row)
@@ -464,6 +473,8 @@ class LogTable:
             column = self._scaled(best, name, columns[best])
             if columnar:
                 column = self._nan_settled(best, name, column)
+            if name == "loss":
+                column = self._emptied(best, column, columns)
             if column.present.any():
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
@@ -478,6 +489,34 @@ class LogTable:
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
         return signals, keys
+
+    def _emptied(self, key: str, loss: Column, columns: dict[str, Column]) -> Column:
+        """Return the loss with NaN in its last rows where they are empty, and none is before.
+
+        Several loggers write NaN as null, and pandas as an empty cell. Rows at the end that hold
+        what the others do not, as those of a last evaluation, are rows of another kind.
+        """
+        rows, missing = np.flatnonzero(loss.present), self._cells[key].missing
+        if len(rows) < _FEWEST_BEFORE or not len(missing):
+            return loss
+        end = int(rows[-1]) + 1
+        num = self.num_rows - end
+        gone = np.array(missing, dtype=np.int64)
+        gaps = end - int(rows[0]) - len(rows)
+        if num < _FEWEST_EMPTY or int((gone >= end).sum()) < num or gaps > _MOST_GAPS * end:
+            return loss
+        others = [c.present for k, c in columns.items() if k != key]
+        new = any(p[end:].mean() > p[:end].mean() + 0.5 for p in others)
+        sparse = any(0 < c.num_unread < 0.9 * self.num_rows for c in self._cells.values())
+        if new or sparse:
+            return loss
+        self.notes.append(
+            f"{shown(key)} is empty in the last {counted(num, 'row')}, and was in none before:"
+            " read as NaN, which many loggers write so"
+        )
+        present = loss.present.copy()
+        present[end:] = True
+        return Column(np.where(np.arange(self.num_rows) < end, loss.values, np.nan), present)
 
     def _unread(self, taken: Collection[str]) -> dict[str, int]:
         """Return how many numbers there are under each key that is no signal and no axis."""

@@ -111,7 +111,7 @@ def _parts_of(scheduler: object) -> set[int]:
         if value is None or id(value) in found:
             continue
         found.add(id(value))
-        todo += [*getattr(value, "members", ()), *getattr(value, "_schedulers", ())]
+        todo += [*getattr(value, "members", ()), *_inner(value)]
         todo.append(getattr(value, "scheduler", None))
     return found
 
@@ -133,7 +133,7 @@ def _undo_of(value: object) -> Callable[[], bool]:
 
         return put_weights_back
     assert isinstance(value, LRScheduler)
-    inner = [_undo_of(x) for x in getattr(value, "_schedulers", ())]
+    inner = [_undo_of(x) for x in _inner(value)]
     kept = {k: clone(v) if isinstance(v, _CONTAINERS) else v for k, v in _plain(value).items()}
 
     def put_back() -> bool:
@@ -147,9 +147,20 @@ def _undo_of(value: object) -> Callable[[], bool]:
     return put_back
 
 
+def _inner(value: object) -> list[LRScheduler]:
+    """Return the schedules that one is made of, as those in sequence are."""
+    lists = [v for v in getattr(value, "__dict__", {}).values() if isinstance(v, list | tuple)]
+    return [x for v in lists for x in v if isinstance(x, LRScheduler)]
+
+
 def _plain(schedule: LRScheduler) -> dict[str, object]:
-    left_out = ("optimizer", "_schedulers")
-    return {k: v for k, v in vars(schedule).items() if k not in left_out and not callable(v)}
+    inner = set(map(id, _inner(schedule)))
+    return {
+        k: v
+        for k, v in vars(schedule).items()
+        if not (k == "optimizer" or callable(v))
+        and not (isinstance(v, list | tuple) and any(id(x) in inner for x in v))
+    }
 
 
 def _same(a: object, b: object) -> bool:

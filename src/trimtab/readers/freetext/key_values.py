@@ -400,5 +400,8 @@ def _factor(found: Meaning, key: str, suffix: str) -> float:
     if found.name == "step_time_s":
         return unit_scale(key) * factor if factor != 1.0 or suffix else unit_scale(key)
     # `12K` of a loss or a norm is no thousandfold: the letter is a unit of another kind there.
+    # `1.01k` is one, of a printer that shortens what is above a thousand.
     counts = found.kind == "step" or found.name in ("tokens_seen", "samples_seen")
+    if suffix == "k" and found.kind == "signal":
+        return factor
     return factor if counts and factor >= 1e3 and suffix != "h" else 1.0
