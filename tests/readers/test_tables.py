@@ -397,7 +397,9 @@ def test_a_table_of_comments_is_refused(tmp_path: Path, text: str) -> None:
         CsvReader().read(path)
 
 
-def emptied(path: Path, *, form: str, last: dict[str, float] | None = None, gap: int = 0) -> Path:
+def emptied(
+    path: Path, *, form: str, last: dict[str, float | None] | None = None, gap: int = 0
+) -> Path:
     """Write 100 rows whose loss is empty from row 80 on, and in every so many before."""
     rows = [
         {"step": t, "loss": None if t >= 80 or (gap and t % gap == 0) else 2 - 0.01 * t, "lr": 0.1}
@@ -428,7 +430,7 @@ def test_a_loss_that_is_empty_to_the_end_is_nan_and_said(tmp_path: Path, form: s
     ("last", "gap"), [({"val_loss": 1.0}, 0), ({"test/acc": 0.5}, 0), (None, 5)]
 )
 def test_rows_of_another_kind_at_the_end_have_no_loss(
-    tmp_path: Path, form: str, last: dict[str, float] | None, gap: int
+    tmp_path: Path, form: str, last: dict[str, float | None] | None, gap: int
 ) -> None:
     record = read_run(emptied(tmp_path / f"log.{form}", form=form, last=last, gap=gap))
     loss = record.columns["loss"]

@@ -138,7 +138,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
     ),
     CauseEntry(
         id="setting-changed",
-        title="a setting was changed: weight decay, dropout, batch or a decay rate",
+        title="a setting of the run was changed, and nobody announced it",
         modes=("F27", "F29"),
         prior=_RARE,
         rules=(
