@@ -227,6 +227,23 @@ def test_a_setting_that_loading_would_undo_is_an_error_that_names_it(
     guard.close()
 
 
+def test_parameters_in_another_order_are_refused_since_each_would_get_anothers_moments(
+    tmp_path: Path,
+) -> None:
+    s = make()
+    guard = guard_of(s, tmp_path / "run", steps=STEPS)
+    train_guarded(s, guard, until=2)
+    guard.checkpoint()
+    guard.close()
+    s = make()
+    s.optimizer.param_groups[0]["params"].reverse()
+    with pytest.raises(ActError, match="group 0 holds other parameters than in the run, or in ano"):
+        guard_of(s, tmp_path / "run", steps=STEPS)
+    guard = guard_of(make(), tmp_path / "run", steps=STEPS)
+    assert guard.step_number == 2
+    guard.close()
+
+
 def test_a_setting_that_another_optimizer_does_not_have_is_an_error_that_names_it(
     tmp_path: Path,
 ) -> None:

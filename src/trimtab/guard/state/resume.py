@@ -182,6 +182,7 @@ class Resumption:
         state = self._state
         # First: the load below silently replaces the settings that are compared here.
         state.training.check_settings(saved["settings"])
+        state.training.check_order(saved.get("parameter_order"))
         try:
             self._judgement.restore(self._judgement.from_json(saved["judge"]))
         except ReadError as error:

@@ -175,6 +175,7 @@ class RunState:
         payload["script_changes"] = [list(c) for c in self.script_changes()]
         payload["standing"] = self.standing()
         payload["settings"] = self.training.settings
+        payload["parameter_order"] = self.training.order_of_parameters()
         payload["data_shape"] = self.data.shape if self.data is not None else None
         return payload
 

@@ -7,6 +7,7 @@ factor, skipped ids, how often it acted) is not part of it: a rollback must not 
 
 from __future__ import annotations
 
+import hashlib
 import random
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -232,6 +233,36 @@ class Training:
                         f" was loaded; {type(self.optimizer).__name__}.load_state_dict sets it by"
                         " itself"
                     )
+
+    def order_of_parameters(self) -> list[str]:
+        """Return a digest of the names of each group's parameters, in their order.
+
+        The optimizer's state is saved by number: in another order it would be another parameter's.
+        """
+        names = {id(p): name for name, p in self.bare_model.named_parameters()}
+        groups = [[names.get(id(p), "") for p in g["params"]] for g in self.optimizer.param_groups]
+        return [
+            hashlib.blake2b("\n".join(group).encode(), digest_size=8).hexdigest()
+            if all(group)  # empty: of those that are no part of the model nothing is known
+            else ""
+            for group in groups
+        ]
+
+    def check_order(self, saved: object) -> None:
+        """Refuse a state of parameters in another order; one that does not say it is taken.
+
+        Raises:
+            ActError: The names of a group's parameters, or their order, are others.
+        """
+        now = self.order_of_parameters()
+        pairs = enumerate(zip(saved, now, strict=False)) if isinstance(saved, list) else ()
+        odd = next((i for i, (a, b) in pairs if a and b and a != b), None)
+        if odd is not None:
+            raise ActError(
+                f"optimizer group {odd} holds other parameters than in the run, or in another"
+                " order: each would get the moments of another one; give them as the run did, or"
+                " start a new run directory"
+            )
 
     def check_settings(self, saved: list[StateDict]) -> None:
         """Refuse to resume under other settings: loading a state would silently undo them.
