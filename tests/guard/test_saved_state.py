@@ -36,6 +36,14 @@ STEPS = 60
 POLICY = Policy(mode="act", checkpoint_every_steps=10, checkpoint_in_background=False)
 
 
+def saved_after_two_steps(run: Path) -> None:
+    s = make()
+    guard = guard_of(s, run, steps=STEPS)
+    train_guarded(s, guard, until=2)
+    guard.checkpoint()
+    guard.close()
+
+
 class Counting:
     """A part of the user's own that counts."""
 
@@ -213,11 +221,7 @@ def test_the_random_state_of_the_device_is_saved(tmp_path: Path) -> None:
 def test_a_setting_that_loading_would_undo_is_an_error_that_names_it(
     tmp_path: Path, group: int, field: str, value: Any
 ) -> None:
-    s = make()
-    guard = guard_of(s, tmp_path / "run", steps=STEPS)
-    train_guarded(s, guard, until=2)
-    guard.checkpoint()
-    guard.close()
+    saved_after_two_steps(tmp_path / "run")
     s = make()
     s.optimizer.param_groups[group][field] = value
     with pytest.raises(ActError, match=rf"group {group} was launched with {field}=.*, now with"):
@@ -230,11 +234,7 @@ def test_a_setting_that_loading_would_undo_is_an_error_that_names_it(
 def test_parameters_in_another_order_are_refused_since_each_would_get_anothers_moments(
     tmp_path: Path,
 ) -> None:
-    s = make()
-    guard = guard_of(s, tmp_path / "run", steps=STEPS)
-    train_guarded(s, guard, until=2)
-    guard.checkpoint()
-    guard.close()
+    saved_after_two_steps(tmp_path / "run")
     s = make()
     s.optimizer.param_groups[0]["params"].reverse()
     with pytest.raises(ActError, match="group 0 holds other parameters than in the run, or in ano"):
@@ -247,11 +247,7 @@ def test_parameters_in_another_order_are_refused_since_each_would_get_anothers_m
 def test_a_setting_that_another_optimizer_does_not_have_is_an_error_that_names_it(
     tmp_path: Path,
 ) -> None:
-    s = make()
-    guard = guard_of(s, tmp_path / "run", steps=STEPS)
-    train_guarded(s, guard, until=2)
-    guard.checkpoint()
-    guard.close()
+    saved_after_two_steps(tmp_path / "run")
     s = make(schedule="none")
     s.optimizer = torch.optim.SGD(s.model.parameters(), lr=3e-3)
     with pytest.raises(ActError, match="optimizer groups"):
@@ -267,11 +263,7 @@ def test_a_load_that_leaves_other_settings_in_force_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An optimizer whose `load_state_dict` sets what nobody asked for."""
-    s = make()
-    guard = guard_of(s, tmp_path / "run", steps=STEPS)
-    train_guarded(s, guard, until=2)
-    guard.checkpoint()
-    guard.close()
+    saved_after_two_steps(tmp_path / "run")
     s = make()
     load = s.optimizer.load_state_dict
 
