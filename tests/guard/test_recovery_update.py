@@ -497,6 +497,18 @@ def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
     assert bool([line for line in world.said() if "left alone" in line]) is alone
 
 
+def test_a_loss_that_is_too_low_is_answered_by_no_lower_rate_and_by_nothing_forbidden() -> None:
+    policy = Policy(mode="act")
+    assert "lower-lr" in policy.arms
+    assert opening.arms_for("spike", None, policy) is None
+    low = opening.arms_for("too-good", None, policy)
+    assert low is not None
+    assert {"replay", "other-data"} <= set(low) <= set(policy.arms)
+    assert "lower-lr" not in low
+    assert opening.arms_for("too-good", (), policy) == ()  # the policy allows none
+    assert opening.arms_for("too-good", ("lower-lr", "other-data"), policy) == ("other-data",)
+
+
 @pytest.mark.parametrize(("kind", "acts"), [("held-out-worse", False), ("spike", True)])
 def test_an_evaluation_that_gives_no_number_of_an_older_state_blames_no_state(
     kind: str, *, acts: bool

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from trimtab.guard.yardstick.reading import BatchComparison, Reading
     from trimtab.incidents import Incident
     from trimtab.plan.ladder import Situation
+    from trimtab.plan.policy import Policy
 
 __all__ = [
     "ask",
@@ -574,10 +575,9 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
         return state, (*commands, *more)
     shadow, ended = state.shadow.end("recovery went back", e.step)
     state, commands = replace(state, shadow=shadow), (*commands, *ended)
-    arms = rights.arms
-    if case.incident.kind == "too-good":  # nothing that steadies an update cures a low loss
-        arms = tuple(a for a in (arms or state.policy.arms) if a in _OF_LOW_LOSS)
-    case = replace(case, arms=arms, asks=rights.asks)
+    case = replace(
+        case, arms=arms_for(case.incident.kind, rights.arms, state.policy), asks=rights.asks
+    )
     if rights.refused:
         commands = (*commands, decision(e.step, "not allowed", "; ".join(rights.refused)))
     state = replace(state, granted=None)
@@ -587,6 +587,16 @@ def open_case(state: RecoveryState, asked: Surveying, e: Surveyed) -> Result:
     state, more = start_probe(state, case, e.step)
     sums = weighed(e.step, "go back, and do not wait", now_or_wait(situation), because=due)
     return state, (*commands, *ended, sums, NoteOnset(int(case.incident.first_step)), *more)
+
+
+def arms_for(kind: str, allowed: tuple[str, ...] | None, policy: Policy) -> tuple[str, ...] | None:
+    """Return what is tried against an incident of a kind, of what is allowed; None: all of it.
+
+    Nothing that steadies an update is a cure of a loss that is too low.
+    """
+    if kind != "too-good":
+        return allowed
+    return tuple(a for a in (policy.arms if allowed is None else allowed) if a in _OF_LOW_LOSS)
 
 
 def _why_due(state: RecoveryState, e: StepDone, case: Case, s: Situation) -> str:
