@@ -14,17 +14,19 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from trimtab.guard.distributed.sharding import copies, local
-from trimtab.guard.probes.packs import Pack, pack
+from trimtab.guard.probes.packs import SMALL, Pack, pack, spread_sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 __all__ = [
     "MOST_COPIED",
+    "Kept",
     "Moments",
     "UpdateProbe",
     "below_eps",
     "checksum_of_copies",
+    "kept_of",
     "kept_tensors",
     "largest_of",
     "read_moments",
@@ -32,10 +34,6 @@ __all__ = [
     "settings",
     "starved",
 ]
-
-
-_CHUNK = 1 << 17
-"""Elements whose absolute values are summed at a time."""
 
 
 FIRST = ("exp_avg", "momentum_buffer", "momentum")
@@ -98,33 +96,68 @@ def kept_tensors(
                 yield key, tensor
 
 
-def read_moments(
+@dataclass(frozen=True)
+class Kept:
+    """What an optimizer keeps, as it was right after an update."""
+
+    tensors: tuple[tuple[str, str, torch.Tensor], ...]
+    """Parameter's name, key and tensor, in the optimizer's order."""
+    seconds: tuple[tuple[str, torch.Tensor], ...]
+    """Name and tensor of the second moments."""
+    second: tuple[Pack, ...]
+    """The second moments; empty shards left out."""
+    ranges: tuple[tuple[torch.Tensor, torch.Tensor], ...]
+    """Least and largest element of each pack of them, still on the device."""
+
+
+def kept_of(
     optimizer: torch.optim.Optimizer, names: Mapping[int, str], num_ranks: int
-) -> Moments | None:
-    """Return the moments; None for an optimizer that keeps none (yet).
+) -> Kept | None:
+    """Return what an optimizer of any class, or several as one, keeps; None where that is nothing.
+
+    One pass over the second moments; the host reads nothing.
 
     Args:
-        optimizer: An optimizer of any class, or several as one.
+        optimizer: Whose state it is.
         names: Parameter names by `id(parameter)`.
         num_ranks: How many ranks train together.
     """
-    kept = [
+    kept = tuple(
         (names.get(id(p), "?"), key, tensor)
         for p, state in optimizer.state.items()
         if isinstance(state, dict)
         for key, tensor in kept_tensors(p, state)
-    ]
-    firsts = [(name, t) for name, key, t in kept if key in FIRST]
-    seconds = [(name, t) for name, key, t in kept if key in SECOND]
-    others = [local(t) for _, key, t in kept if key not in FIRST and key not in SECOND]
-    others = [t for t in others if t.numel()]
+    )
     if not kept:
         return None
-    first, second = (
-        pack([local(t) for _, t in found], [1.0 / copies(t, num_ranks) for _, t in found])
-        for found in (firsts, seconds)
-    )
-    ranges = [torch.aminmax(p.flat) for p in second]
+    seconds = tuple((name, t) for name, key, t in kept if key in SECOND)
+    second = tuple(_packed(seconds, num_ranks))
+    return Kept(kept, seconds, second, tuple(torch.aminmax(p.flat) for p in second))
+
+
+def _packed(found: Sequence[tuple[str, torch.Tensor]], num_ranks: int) -> list[Pack]:
+    return pack([local(t) for _, t in found], [1.0 / copies(t, num_ranks) for _, t in found])
+
+
+def read_moments(
+    optimizer: torch.optim.Optimizer, whole: Kept | None, num_ranks: int
+) -> Moments | None:
+    """Return the moments; None for an optimizer that keeps none (yet).
+
+    The sum of a large first moment is estimated from an even sample; extremes are exact.
+
+    Args:
+        optimizer: Counts its updates.
+        whole: What it keeps; not changed since.
+        num_ranks: How many ranks train together.
+    """
+    if whole is None:
+        return None
+    kept, seconds, second, ranges = whole.tensors, whole.seconds, whole.second, whole.ranges
+    firsts = [(name, t) for name, key, t in kept if key in FIRST]
+    others = [local(t) for _, key, t in kept if key not in FIRST and key not in SECOND]
+    others = [t for t in others if t.numel()]
+    first = _packed(firsts, num_ranks)
     read = [
         *(absolute_sum(p.flat) for p in first),
         *(largest_of(p.flat) for p in first),
@@ -205,19 +238,15 @@ def _broken(kept: Sequence[tuple[str, str, torch.Tensor]]) -> tuple[str, ...]:
     return tuple(broken)
 
 
-def absolute_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the L1 norm, a scalar tensor.
+def absolute_sum(flat: torch.Tensor) -> torch.Tensor:
+    """Return the sum of the absolute elements of a tensor [n], a scalar tensor.
 
-    On the CPU torch's own takes twenty times as long as a sum; here the sum is of what one small
-    buffer takes up at a time.
+    Of more than 65,536 it is estimated from an even sample of as many.
     """
-    if tensor.device.type != "cpu":
-        norm: torch.Tensor = torch.linalg.vector_norm(tensor, 1, dtype=torch.float32)
-        return norm
-    parts = torch.split(tensor.flatten(), _CHUNK)
-    buffer = torch.empty(min(_CHUNK, tensor.numel()), dtype=tensor.dtype)
-    sums = [torch.abs(part, out=buffer[: len(part)]).sum(dtype=torch.float32) for part in parts]
-    return torch.stack(sums).sum() if sums else tensor.new_zeros(())
+    some = spread_sample(flat, SMALL)
+    share = flat.numel() / max(some.numel(), 1)
+    total: torch.Tensor = some.abs().sum(dtype=torch.float32) * share
+    return total
 
 
 def largest_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -226,13 +255,26 @@ def largest_of(tensor: torch.Tensor) -> torch.Tensor:
     return torch.maximum(-low, high)
 
 
-def starved(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> tuple[str, ...]:
+def starved(optimizer: torch.optim.Optimizer, kept: Kept | None) -> tuple[str, ...]:
     """Return the tensors whose second moment is 0 where the gradient just used is not, by name.
 
     Call it after the update and before the gradients are cleared. A gradient counts only where
-    (1 - beta2) g^2 is a normal number of the moment's type, which no sound update loses.
+    (1 - beta2) g^2 is a normal number of the moment's type, which no sound update loses. One read
+    of the device; only what holds a zero is looked at tensor by tensor.
     """
-    pairs: list[tuple[str, torch.Tensor, torch.Tensor, float]] = []
+    if kept is None or not kept.second:
+        return ()
+    lowest = torch.stack([low.float().to(kept.ranges[0][0].device) for low, _ in kept.ranges])
+    names = {
+        id(kept.seconds[k][1]): kept.seconds[k][0]
+        for p, low in zip(kept.second, lowest.tolist(), strict=True)
+        if low <= 0  # NaN is told as not finite
+        for k in p.members
+    }
+    return tuple(_starved(optimizer, names)) if names else ()
+
+
+def _starved(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> Iterator[str]:
     for group in optimizer.param_groups:
         betas = group.get("betas")
         if not isinstance(betas, tuple | list) or len(betas) < 2:
@@ -241,20 +283,13 @@ def starved(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> tuple
             state: dict[str, torch.Tensor] | None = optimizer.state.get(p)
             if p.grad is None or p.grad.is_sparse or not state or "exp_avg_sq" not in state:
                 continue
+            name = names.get(id(state["exp_avg_sq"]))
             v, g = local(state["exp_avg_sq"]), local(p.grad)
-            if v.numel() and v.shape == g.shape:
+            if name is not None and v.shape == g.shape:
                 # no normal number of v's type is lost above this
                 least = 2 * (torch.finfo(v.dtype).tiny / (1.0 - float(betas[1]))) ** 0.5
-                pairs.append((names.get(id(p), "?"), v, g, least))
-    if not pairs:
-        return ()
-    # One read of the device for all tensors; only those with a zero are looked at one by one.
-    lowest = torch.stack([v.min().float() for _, v, *_ in pairs]).tolist()
-    return tuple(
-        f"{name}: exp_avg_sq is 0 where the gradient is not"
-        for (name, v, g, least), low in zip(pairs, lowest, strict=True)
-        if low == 0 and bool(((v == 0) & (g.abs().float() > least)).any())
-    )
+                if bool(((v == 0) & (g.abs().float() > least)).any()):
+                    yield f"{name}: exp_avg_sq is 0 where the gradient is not"
 
 
 def below_eps(
@@ -288,9 +323,8 @@ def below_eps(
     return len(low), len(found), name, share
 
 
-MOST_COPIED = 1 << 25
-"""Elements of the weights that are kept to see an update by, of all tensors: 128 MiB in fp32. A
-norm read from so many is off by 0.02 %."""
+MOST_COPIED = 1 << 21
+"""Elements of the weights that are kept to see an update by, of all tensors: 8 MiB in fp32."""
 _JUMP = 1.5
 """Growth of a norm between two readings that counts: what prunes, swaps in an average or clips
 weights lets norms shrink, or moves them by less. Ours."""
@@ -324,7 +358,7 @@ def rms_ratio(
         if isinstance(g.get("betas"), tuple | list) and len(g["betas"]) > 1
         for p in g["params"]
     }
-    medians, places, steps, betas = [], [], [], []
+    samples, places, steps, betas = [], [], [], []
     for i, p in enumerate(parameters):
         state: dict[str, torch.Tensor] | None = optimizer.state.get(p)
         if p.grad is None or not state or "exp_avg_sq" not in state or p.dim() < 2:
@@ -333,19 +367,33 @@ def rms_ratio(
         if not g.numel() or id(p) not in beta2:
             continue
         every = max(g.numel() // _SAMPLED, 1) | 1  # odd: no column of a matrix by itself
-        medians.append((g[::every].float().square() / (v[::every].float() + 1e-30)).median())
+        samples.append((g[::every], v[::every]))
         steps.append(torch.as_tensor(state.get("step", 0.0), dtype=torch.float32))
         betas.append(beta2[id(p)])
         places.append(i)
-    if not medians:
+    if not samples:
         return None
     # Fused optimizers count on the device: to read each count would be to wait for it each time.
-    device = medians[0].device
-    counts = torch.stack([s.to(device, non_blocking=True) for s in steps]).clamp(min=1.0)
-    bias = 1 - torch.tensor(betas, dtype=torch.float64).to(device, torch.float32) ** counts
-    together = (torch.stack(medians) * bias / _MEDIAN_OF_SQUARE).sqrt()
-    ratio, at = together.max(dim=0)
+    medians = _median_squares(samples)
+    counts = torch.stack([s.to(medians.device, non_blocking=True) for s in steps]).clamp(min=1.0)
+    bias = 1 - torch.tensor(betas, dtype=torch.float64).to(medians.device, torch.float32) ** counts
+    ratio, at = (medians * bias / _MEDIAN_OF_SQUARE).sqrt().max(dim=0)
     return float(ratio), places[int(at)]
+
+
+def _median_squares(samples: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> torch.Tensor:
+    """Return the median of g^2 / v of each sample, float32 [n]; those that are as long at once."""
+    device = samples[0][0].device
+    medians = torch.empty(len(samples), device=device)
+    alike: dict[tuple[int, torch.dtype, torch.device], list[int]] = {}
+    for i, (g, _) in enumerate(samples):
+        alike.setdefault((len(g), g.dtype, g.device), []).append(i)
+    for places in alike.values():
+        g = torch.stack([samples[i][0] for i in places]).float()
+        v = torch.stack([samples[i][1].float() for i in places])
+        found = (g.square_().div_(v.add_(1e-30))).median(dim=1).values
+        medians[torch.tensor(places, device=device)] = found.to(device)
+    return medians
 
 
 def settings(optimizer: torch.optim.Optimizer) -> dict[str, float]:
@@ -409,22 +457,20 @@ class UpdateProbe:
 
     @staticmethod
     def _thinned(packs: list[Pack]) -> list[Pack]:
-        """Return the packs with every n-th element of the large ones, each counting n times.
+        """Return the packs with a sample of the large ones, each element counting n times.
 
         So the copy does not grow with the model, on a device whose memory is the model's.
         """
-        every = -(-sum(len(p.flat) for p in packs) // MOST_COPIED)
-        if every < 2:
+        total = sum(len(p.flat) for p in packs)
+        if total <= MOST_COPIED:
             return packs
-        every |= 1  # odd: no column of a matrix by itself
-        return [
-            p
-            if len(p.members) > 1
-            else replace(
-                p, flat=p.flat[::every], share=p.share * len(p.flat) / -(-len(p.flat) // every)
-            )
-            for p in packs
-        ]
+        thin = []
+        for p in packs:
+            flat = p.flat
+            if len(p.members) < 2:
+                flat = spread_sample(flat, max(MOST_COPIED * len(flat) // total, SMALL))
+            thin.append(replace(p, flat=flat, share=p.share * len(p.flat) / flat.numel()))
+        return thin
 
     def after(self) -> tuple[float, float, float] | None:
         """Return the squared norms of the update and of the weights before it, and the top weight.

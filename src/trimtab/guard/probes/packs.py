@@ -15,10 +15,12 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Pack", "pack"]
+__all__ = ["SMALL", "Pack", "pack", "spread_sample"]
 
 SMALL = 1 << 16
 """Elements up to which copying a tensor is cheaper than an operation of its own."""
+_RUN = 64
+"""Neighbours in a sample: a memory line or more, so that what lies between is not read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,3 +65,26 @@ def pack(tensors: Sequence[torch.Tensor], shares: Sequence[float]) -> list[Pack]
         flat = torch.cat([tensors[i].detach().flatten() for i in members])
         packs.append(Pack(flat=flat, share=share, members=tuple(members), ends=tuple(ends)))
     return packs
+
+
+def spread_sample(flat: torch.Tensor, most: int) -> torch.Tensor:
+    """Return an even sample of a flat tensor [n] as a view [k, 64], or all of it, [n].
+
+    Runs of 64 elements, the distance of which is an odd number of runs: no column of a matrix by
+    itself. It reads no more of the memory than it returns.
+
+    Args:
+        flat: Contiguous.
+        most: Elements up to which all are returned, and about as many as a sample has.
+
+    Example:
+        >>> spread_sample(torch.arange(10.0), 100).shape
+        torch.Size([10])
+        >>> spread_sample(torch.arange(64.0 * 300), 6400)[:2, 0]
+        tensor([  0., 192.])
+    """
+    every = -(-len(flat) // most) | 1
+    num = len(flat) // (_RUN * every)
+    if len(flat) <= most or not num:
+        return flat
+    return flat[: num * every * _RUN].view(num, every, _RUN)[:, 0]

@@ -24,6 +24,7 @@ from trimtab.guard.probes.moments import (
     UpdateProbe,
     below_eps,
     checksum_of_copies,
+    kept_of,
     read_moments,
     rms_ratio,
     settings,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from trimtab.guard.distributed.process_group import Ranks
-    from trimtab.guard.probes.moments import Moments
+    from trimtab.guard.probes.moments import Kept, Moments
     from trimtab.guard.probes.trained import Trained
 
 __all__ = ["Held", "Measured", "Probes"]
@@ -175,6 +176,8 @@ class Probes:
         self._ratio_at = ""
         self._law = SecondMomentLaw()
         self._moments: Moments | None = None
+        self._kept: Kept | None = None
+        """What the optimizer keeps, of the update just done."""
 
     def runs(self, name: str) -> bool:
         """Whether a probe is switched on and has not failed."""
@@ -189,7 +192,7 @@ class Probes:
         """
         self.due = self.cadence.reads_all(step)
         self.signs_due = self.cadence.reads_signs(step, closely=closely)
-        self._seen, self._layers, self._broken_state = {}, {}, []
+        self._seen, self._layers, self._broken_state, self._kept = {}, {}, [], None
         self.samples.forget()
         self._blocks.armed = self.due and self.runs("blocks")
         self._attention.armed = self.signs_due and self.runs("attention")
@@ -286,7 +289,8 @@ class Probes:
     def at_update(self) -> None:
         """Look at the optimizer's state right after an update, with its gradients still there."""
         if self.due and self.runs("moments"):
-            self._broken_state += starved(self._training.optimizer, self._names)
+            self._kept = kept_of(self._training.optimizer, self._names, self._ranks.count)
+            self._broken_state += starved(self._training.optimizer, self._kept)
             self._tell_of_small_updates()
 
     def _tell_of_small_updates(self) -> None:
@@ -365,7 +369,11 @@ class Probes:
     def _take_moments(self, found: Measured) -> None:
         if not self.runs("moments"):
             return
-        moment = read_moments(self._training.optimizer, self._names, self._ranks.count)
+        optimizer, count = self._training.optimizer, self._ranks.count
+        kept, self._kept = self._kept, None
+        if kept is None:  # no update was done
+            kept = kept_of(optimizer, self._names, count)
+        moment = read_moments(optimizer, kept, count)
         self._moments = moment
         if moment is None:
             return

@@ -25,6 +25,7 @@ from trimtab.masking import masked
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from trimtab.chronicle.run_lock import RunLock
     from trimtab.chronicle.rundir import RunDirectory
@@ -105,6 +106,8 @@ class Recorder:
         self._settings_text = b""
         """`run.toml` as it stands: what is added later is written with it, whole."""
         self._rows = RowWriter(row_sync)
+        self._file: tuple[str, Path] | None = None
+        """Attempt and file of the last row."""
         self._held: deque[tuple[str, str, int, dict[str, object]]] = deque()
         """Events that are not on disk: event, attempt, step, fields."""
         self._num_given_up = 0
@@ -209,7 +212,9 @@ class Recorder:
         row["step"] = step  # a signal or a label of that name must not hide it
         if not self.lost:
             line = orjson.dumps(row) + b"\n"
-            self._rows.add(self.directory.signals_of(self.attempt), step, line)
+            if self._file is None or self._file[0] != self.attempt:
+                self._file = self.attempt, self.directory.signals_of(self.attempt)
+            self._rows.add(self._file[1], step, line)
         self.live.add(step, values)
         self._pass_on(lambda listener: listener.sample(step, values, attempt=self.attempt), step)
 

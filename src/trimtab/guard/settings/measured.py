@@ -14,6 +14,7 @@ import math
 from collections import deque
 from dataclasses import dataclass, field
 from itertools import islice
+from statistics import median
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import numpy as np
@@ -234,14 +235,18 @@ class LossCount:
         num = _FEWEST + self._new + 1
         if len(self._rows) < num:
             return []
-        rows = np.array(list(islice(reversed(self._rows), num))[::-1])[:, 1:]
-        before, new = rows[:_FEWEST], rows[_FEWEST:]
-        level = float(np.median(before[:, 0]))
-        turned = loss * level < 0 < float((before[:, 0] * level).min())
-        beyond = max(abs(loss / level), abs(level / loss)) > _COUNTED / _ALIKE if loss else False
+        rows = list(islice(reversed(self._rows), num))[::-1]
+        # without numpy: of so few it takes ten times as long, and this is done at each step
+        losses = [row[1] for row in rows[:_FEWEST]]
+        level = median(losses)
+        turned = loss * level < 0 and all(x * level > 0 for x in losses)
+        times = max(abs(loss / level), abs(level / loss)) if loss and level else 1.0
+        beyond = times > _COUNTED / _ALIKE
         if not (turned or beyond):
             self._new = 0
             return []
+        both = np.array(rows)[:, 1:]
+        before, new = both[:_FEWEST], both[_FEWEST:]
         self._new += 1
         factor = None
         if self._new == (_IN_A_ROW if turned else _SUMMED_IN_A_ROW):
