@@ -771,7 +771,7 @@ def _has_plateau(record: RunRecord, attempt: int, lead: Finding) -> bool:
         return False
     stop = record.attempts[attempt].end_row
     levels = _finite(record, "loss", slice(lead.peak_row + 1, stop))
-    if lead.detector == "excerpt":
+    if lead.detector in ("excerpt", "excerpt-near"):
         validation = _finite(record, "val_loss", slice(lead.onset_row - 1, stop))
         levels = np.concatenate([levels, validation]) if len(levels) else levels
     else:

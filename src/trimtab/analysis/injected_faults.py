@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.few_rows import FEWEST_ROWS
+from trimtab.detectors.few_rows import FEWEST_ROWS, MOST_ROWS
 from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma, running_median
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -27,6 +27,9 @@ LOCAL_ROWS = 64
 """Records on each side of a place from which the noise there is taken."""
 LEAST_SHARE = 4e-3
 """Of the level of a loss: the smallest noise that a fault is measured by. As in `hindsight`."""
+FEW_SHARE = 0.02
+"""The same of a log that is judged whole for its few rows: where each is the mean of an epoch, the
+noise says little of what matters. Sixteen times as much is a third of the level."""
 NOISE_WINDOW = 31
 """Records in the running median that the noise is measured about; longer than most dependence."""
 
@@ -204,7 +207,8 @@ def noise_of(record: RunRecord, signal: str, around: int | None = None) -> float
     if SIGNAL_BY_NAME[signal].scale == "log":
         values = np.log(values[values > 0])
     elif len(values):
-        least = LEAST_SHARE * float(np.median(np.abs(values)))
+        few = np.count_nonzero(column.present) <= MOST_ROWS
+        least = (FEW_SHARE if few else LEAST_SHARE) * float(np.median(np.abs(values)))
     if len(values) < 8:
         return float("nan")
     sigma = mad_sigma(values - running_median(values, NOISE_WINDOW), center=0.0)

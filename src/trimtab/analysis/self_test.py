@@ -34,7 +34,7 @@ from trimtab.analysis.injected_faults import (
 )
 from trimtab.analysis.power_curve import SEEN_SHARE, PowerCurve
 from trimtab.detectors.contract import Finding
-from trimtab.detectors.few_rows import FEWEST_ROWS, LASTS
+from trimtab.detectors.few_rows import FEWEST_ROWS, LASTS, MOST_ROWS
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import DETECTORS, Judge, JudgeState, rows_of
 from trimtab.detectors.offline import HINDSIGHT, LOSS_SHAPES
@@ -452,7 +452,8 @@ class _Bench:
             large,
             seen=bool(alarms),
             noticed=bool(new),
-            warm=began >= WARM_ROWS,
+            # A finished log of few rows is judged whole: nothing rests on what came at once.
+            warm=began >= WARM_ROWS and not (self._hindsight and len(at) <= MOST_ROWS),
             delay=max(delay, 0),
         )
 

@@ -5,8 +5,9 @@ over repositories (`LEVELS`, printed anew by `python -m benchmarks calibration -
 number beside it is that share, drawn towards the share of all alarms as if `PRIOR_ALARMS` more had
 been seen: few alarms are no ground to state less than what alarms come to on the whole.
 
-A rule is `sure` only where it stands far out (`STRONG_SCORE`), is not one on blocks, and was itself
-among the measured ones: what was never measured is at most `likely`.
+A rule is `sure` only where it stands far out (`STRONG_SCORE`), is not one on blocks or near the
+noise of few rows, and was itself among the measured ones: what was never measured is at most
+`likely`.
 """
 
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ def rule_group(detector: str) -> str:
     """Return the group of rules that a detector belongs to, by its name as findings give it."""
     if detector == "non-finite":
         return "certain"
-    return "block" if detector.startswith(("level-", "creep-")) else "other"
+    return "block" if detector.startswith(("level-", "creep-", "excerpt-near")) else "other"
 
 
 def level_name(detector: str, score: float, *, strong: float = STRONG_SCORE) -> LevelName:

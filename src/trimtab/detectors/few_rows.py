@@ -13,6 +13,10 @@ sigma the noise that their second differences show:
   falls on. Where validation is noise, the rows after the lowest are in any order alike, so the test
   needs no correction for having looked for the lowest. Four or five rows are too few for it: each
   must be higher than the one before, and the last far outside the noise;
+* a gradient norm that climbs: over the last half of the rows, to several times what it was, while
+  the loss does not fall;
+* one answer: every evaluation gives the held-out score that one and the same answer to everything
+  has among k classes, 1 / k, in every digit;
 * nothing learned: of a log that counts epochs from the first one on, train loss and validation show
   no fall beyond noise, and no row is 5 % from the others.
 
@@ -31,7 +35,7 @@ from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 
-__all__ = ["FEWEST_ROWS", "few_rows_findings"]
+__all__ = ["FEWEST_ROWS", "MOST_ROWS", "few_rows_findings"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -45,6 +49,14 @@ RISE = {True: (math.log(1.3), 7.0), False: (math.log(1.1), 10.0)}
 """Whether fewer than `EXCERPT_ROWS`: smallest rise, as a logarithm and in sigma; more rows have more
 extremes."""
 LONE_RATIO = 2.0
+LAST_RATIO = 4.0
+"""The same for the last row of validation, of which no neighbor behind it says that it is over."""
+CLIMB = 4.0
+"""Times the largest norm of the first third, that the last third comes to."""
+SAME = 6
+"""Evaluations in a row that are alike in every digit."""
+MOST_CLASSES = 1000
+GUESS = 0.01
 TREND = 2.2
 """Normal score of Kendall's S: one chance in 70. All bars are ours."""
 JUMP = 0.7
@@ -122,10 +134,14 @@ def _lone(record: RunRecord, span: slice) -> Iterator[Finding]:
             continue
         rows, values = got
         y = np.log(values)
+        usual = median(np.abs(np.diff(y)))
+        last = float(y[-1] - y[-1 - LASTS : -1].max())
+        if signal == "val_loss" and last > max(math.log(LAST_RATIO), 6 * usual):
+            yield _last_evaluation(record, rows, values, last / max(usual, 0.01))
+            continue
         peaks = y[1:-1] - np.maximum(y[:-2], y[2:])
         k = int(np.argmax(peaks))
         height, rest = float(peaks[k]), float(np.delete(peaks, k).max())
-        usual = median(np.abs(np.diff(y)))
         if height < max(math.log(LONE_RATIO), 3 * rest, 6 * usual):
             continue
         yield finding_at(
@@ -143,6 +159,58 @@ def _lone(record: RunRecord, span: slice) -> Iterator[Finding]:
             closed=True,
             text=f"one row of {values[k + 1]:.4g} among values near {median(values):.4g}",
         )
+
+
+def _last_evaluation(record: RunRecord, rows: Rows, values: Floats, score: float) -> Finding:
+    return finding_at(
+        record,
+        detector="few-rows-last",
+        kind="spike",
+        signal="val_loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[-1]),
+        value=float(values[-1]),
+        expected=float(values[-1 - LASTS : -1].max()),
+        score=min(99.0, score),
+        closed=False,
+        text=f"the last validation loss is {values[-1]:.4g}, behind {values[-2]:.4g}",
+    )
+
+
+def _norm_climbs(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield a gradient norm that climbs while the loss does not fall."""
+    got, loss = _values(record, span, "grad_norm", EXCERPT_ROWS - 1), record.columns.get("loss")
+    if got is None or loss is None or got[1].min() <= 0:
+        return
+    rows, norm = got
+    y, third = np.log(norm), len(norm) // 3
+    before = y[:third].max()
+    rise = median(y[-third:]) - before
+    if rise < math.log(CLIMB) or _trend(y) < TREND:
+        return
+    low = np.flatnonzero(y <= before)[-1] + 1
+    losses = loss.values[loss.finite_rows(slice(int(rows[low - 1]), span.stop))]
+    if len(losses) < LASTS or _trend(losses) < 0:
+        return
+    yield finding_at(
+        record,
+        detector="few-rows-norm",
+        kind="grad-explosion",
+        signal="grad_norm",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[low]),
+        peak_row=int(rows[int(np.argmax(y))]),
+        value=float(norm.max()),
+        expected=float(np.exp(before)),
+        score=6.0,
+        closed=False,
+        text=(
+            f"gradient norm {np.exp(median(y[:third])):.3g} → {np.exp(median(y[-third:])):.3g}"
+            " while the loss does not fall (few rows)"
+        ),
+    )
 
 
 def _trend(y: Floats) -> float:
@@ -208,6 +276,38 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     )
 
 
+def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield a held-out score that is that of one and the same answer in each evaluation."""
+    got = _values(record, span, "eval_score")
+    if got is None:
+        return
+    rows, score = got
+    of_one = abs(score[0])
+    if len(score) < SAME or (score != score[0]).any() or not of_one:
+        return
+    share = of_one / 100 if of_one > 1 else of_one  # percent
+    classes = round(1 / share)
+    if not 2 <= classes <= MOST_CLASSES or abs(share * classes - 1) > GUESS:
+        return
+    yield finding_at(
+        record,
+        detector="few-rows-one-answer",
+        kind="never-learns",
+        signal="eval_score",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=float(score[0]),
+        expected=float(score[0]),
+        score=6.0,
+        closed=True,
+        text=(
+            f"held-out score exactly {score[0]:.4g} in all {len(rows)} evaluations, 1 of"
+            f" {classes}: the same answer is given to everything"
+        ),
+    )
+
+
 def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
     """Yield a run that has learned nothing in all its epochs."""
     got = _values(record, span, "loss", EXCERPT_ROWS - 1)
@@ -243,6 +343,8 @@ def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
 _TESTS: tuple[Callable[[RunRecord, slice], Iterator[Finding]], ...] = (
     _rise,
     _lone,
+    _norm_climbs,
     _overfits,
+    _one_answer,
     _flat,
 )

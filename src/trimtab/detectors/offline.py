@@ -112,7 +112,7 @@ def _of_few_rows(f: Finding) -> Severity:
 
     An excerpt is judged by its end. Where more rows come it asks for a look, and for no action yet.
     """
-    few = f.detector in ("excerpt", "few-rows-rise")
+    few = f.detector in ("excerpt", "excerpt-near", "few-rows-rise")
     return "warning" if few and f.severity == "critical" else f.severity
 
 
