@@ -8,8 +8,9 @@ are back; a true grad norm far above the clip in every row is a first sign. The 
 
 "Well above" is in units of the noise, which so few rows tell badly. It is taken in two ways, from
 the steps without the largest, and from second differences; either must see the rise beyond its bar.
-Of stretches of 3 to 25 rows, drawn at random from 147 real logs with what trouble they have, 3 to
-5 % lie beyond the bars, and 1 to 2 % far beyond.
+Of stretches of 3 to 25 rows, drawn at random from 147 real logs with what trouble they have, 2 to
+4 % lie beyond the bars, and 1 to 2 % far beyond. Where the size of the batch is logged, a mean over
+so many samples has a noise that is known beforehand, and a rise beyond that counts as well.
 
 The start rule does the same for the first `START_ROWS` rows of a longer attempt, where a blow-up in
 warm-up comes before any streaming detector has a past. Losses are medians of three rows on a log
@@ -38,16 +39,21 @@ BACK = math.log(1.05)
 """Distance from the level before up to which the loss is back, as a logarithm."""
 LEAST_NOISE = 0.01
 BARS = (
-    (3, 20.0, 10.0),
-    (4, 8.0, 7.0),
-    (5, 12.0, 7.0),
-    (6, 12.0, 7.0),
-    (7, 10.0, 7.0),
-    (8, 8.0, 7.0),
+    (3, 30.0, 15.0),
+    (4, 12.0, 9.0),
+    (5, 16.0, 10.0),
+    (6, 16.0, 9.0),
+    (7, 13.0, 9.0),
+    (8, 11.0, 9.0),
 )
 """Fewest rows, and how often the rise must be the noise of the steps, or that of the second
 differences."""
-FAR = 1.6
+SAMPLE_SPREAD, SAMPLE_SHARE = 1.0, 0.35
+"""How far the losses of single samples spread: as much (nats), and this share of the level. Ours:
+three to five times what language models show."""
+OF_BATCH = 7.0
+"""How often a rise must be the noise of a batch, where its size is logged."""
+FAR = 1.5
 """Times the bar, from which on an alarm may be critical; 1 to 2 % of stretches reach it."""
 NEAR_RISE = math.log(1.5)
 """Smallest rise that counts below that, as a logarithm."""
@@ -96,7 +102,7 @@ def _spike(
     y = np.log(loss)
     low = int(np.argmin(loss[:peak]))
     before, rise = float(loss[low]), float(y[peak] - y[low])
-    score, noise = _beyond_noise(y, rise)
+    score, noise = _beyond_noise(y, rise, _noise_of_batch(record, rows, before))
     far = score >= FAR
     if score < 1 or rise < (MIN_RISE if far else NEAR_RISE):
         return None
@@ -131,17 +137,30 @@ def _spike(
     )
 
 
+def _noise_of_batch(
+    record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]], level: float
+) -> float:
+    """Return the noise that a mean over so many samples has at most; infinite where not logged."""
+    column = record.columns.get("batch_size")
+    sizes = column.values[rows][column.present[rows]] if column is not None else np.zeros(0)
+    size = median(sizes) if len(sizes) else 0.0
+    return max(SAMPLE_SHARE, SAMPLE_SPREAD / level) / math.sqrt(size) if size > 1 else math.inf
+
+
 def _beyond_noise(
-    y: np.ndarray[tuple[int], np.dtype[np.float64]], rise: float
+    y: np.ndarray[tuple[int], np.dtype[np.float64]], rise: float, of_batch: float
 ) -> tuple[float, float]:
-    """Return how often a rise is what noise alone reaches in so few rows, and the noise."""
+    """Return how often a rise is what noise alone reaches in so few rows, and that noise."""
     steps = np.sort(np.abs(np.diff(y)))
     around = steps[: -1 if len(y) < 6 else -2]
     of_steps = max(median(around), LEAST_NOISE) if len(around) else math.inf
     of_bends = max(MAD_TO_SIGMA * median(np.abs(np.diff(y, 2))) / math.sqrt(6), LEAST_NOISE)
     _, most_steps, most_bends = next(bar for bar in reversed(BARS) if len(y) >= bar[0])
-    over = max(rise / of_steps / most_steps, rise / of_bends / most_bends)
-    return over, min(of_steps, of_bends)
+    return max(
+        (rise / of_steps / most_steps, of_steps),
+        (rise / of_bends / most_bends, of_bends),
+        (rise / of_batch / OF_BATCH, of_batch),
+    )
 
 
 def _start(

@@ -310,6 +310,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             "never-learns-chance",
             "hardly-moved",
             "few-rows-flat",
+            "few-rows-one-answer",
             "score-zero",
             says="the loss is that of a guess, or has not left where it began",
         ),
