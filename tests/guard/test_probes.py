@@ -133,7 +133,7 @@ def layers_of(run: Path) -> list[dict[str, Any]]:
 def test_attention_is_seen_however_it_is_written(tmp_path: Path, how: str) -> None:
     torch.manual_seed(1)
     top, entropy, *_ = guarded(tmp_path, Model(how))
-    (row,) = layers_of(tmp_path / "run")
+    (_, row) = layers_of(tmp_path / "run")
     assert row["step"] == 10
     assert row["attention_logit_max"] == pytest.approx(top, rel=1e-5)
     assert row["attention_entropy"] == pytest.approx(entropy, rel=1e-4)
@@ -170,7 +170,7 @@ def test_layers_output_and_weights_against_hand_computed_values(tmp_path: Path) 
     torch.manual_seed(1)
     model = Model()
     _, _, outputs, logits, grads, weights = guarded(tmp_path, model)
-    (row,), last = layers_of(tmp_path / "run"), rows_of(tmp_path / "run")[-1]
+    (_, row), last = layers_of(tmp_path / "run"), rows_of(tmp_path / "run")[-1]
     rms = [float(o.square().mean().sqrt()) for o in outputs]
     assert row["activation_rms"] == pytest.approx(rms, rel=1e-5)
     assert row["activation_max"] == pytest.approx([float(o.abs().max()) for o in outputs], rel=1e-5)
@@ -241,7 +241,7 @@ def test_a_probe_that_fails_is_named_and_left_out(
     notes = [e.data["text"] for e in events_of(tmp_path / "run", "note")]
     assert notes == ["probe attention is left out from now on: ValueError: planted"]
     assert events_of(tmp_path / "run", "fault") == []
-    assert [r["step"] for r in layers_of(tmp_path / "run")] == [10, 20, 30]
+    assert [r["step"] for r in layers_of(tmp_path / "run")] == [1, 10, 20, 30]
 
 
 @pytest.mark.parametrize("where", ["blocks.1.qkv.weight", "output.bias"])

@@ -54,6 +54,7 @@ from trimtab.detectors.pace import PaceDetector
 from trimtab.detectors.rate_climb import RateClimbDetector
 from trimtab.detectors.rate_ended import RateEndedDetector
 from trimtab.detectors.reversal import ReversalDetector
+from trimtab.detectors.rewritten import RewrittenDetector
 from trimtab.detectors.rough_start import RoughStartDetector
 from trimtab.detectors.saturation import SaturationDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
@@ -108,6 +109,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     OverfittingDetector(),
     LearnedByHeartDetector(),
     RoughStartDetector(),
+    RewrittenDetector(),
     SilentNanDetector(),
     HeldOutDetector(),
     AfterChangeDetector(),

@@ -73,6 +73,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 3.5,
                 "the loss climbed above where it began within the first rows",
             ),
+            EvidenceRule(
+                "rewritten",
+                e.sign("rewritten"),
+                4.0,
+                "the first updates write the weights anew",
+            ),
             EvidenceRule("sudden", e.sudden_nonfinite, -1.2, "nothing had stirred before"),
             # e^4 = 55: an experiment outweighs any single sign in the log.
             EvidenceRule("cut-held", e.cut_held_without_skip, 4.0, say.CUT_HELD),

@@ -93,6 +93,8 @@ class Situation:
     """Whether a loss or gradient was not finite."""
     saturating: bool = False
     """Whether attention saturated first: the work of a rate that is several times too high."""
+    lr_needed: float = 1.0
+    """Factor that brings the first updates of a run to the size of sound ones; 1: none is known."""
     returning: bool = False
     """Whether it is one of several spikes, of which the earlier ones healed by themselves."""
     lr_now: float
@@ -467,7 +469,8 @@ def _cuts(s: Situation) -> Iterator[Trial]:
         plans.insert(0, (None, *plans[0][1:]))
     for also, factor, label in plans:
         # under a rising schedule a factor would be overtaken; the rate is held instead
-        limit = s.lr_now * factor if s.lr_rising else None
+        # What is too high from the start is so in its warm-up, too.
+        limit = s.lr_now * factor if s.lr_rising and s.lr_needed == 1 else None
         share, sound = 1.0, None
         if limit is not None:
             label, factor = f"LR held at {limit:.3g}", 1.0
@@ -565,6 +568,11 @@ def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     unproven = s.lr_rising and not s.lr_proven
     # Here one deep cut beats the mildest that holds (docs/log.md). After a jump the old rate is
     # known to be sound, so it goes before any factor.
+    if s.lr_needed < 1 and s.lr_jump_step is None:
+        # The nearest on a scale of ratios: how far it is too high is known to a factor of two.
+        near = min(s.policy.lr_factors, key=lambda f: abs(math.log(f / s.lr_needed)))
+        yield near, f"LR x {near:.3g}"
+        return
     if (s.saturating or s.returning or unproven) and s.lr_jump_step is None:
         policy = s.policy
         mildest = policy.lr_factor_returning

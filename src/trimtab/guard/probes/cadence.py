@@ -27,7 +27,7 @@ class Cadence:
     Example:
         >>> cadence = Cadence()
         >>> [s for s in range(1, 13) if cadence.reads_signs(s)]
-        [4, 8, 10, 12]
+        [1, 4, 8, 10, 12]
         >>> [s for s in range(1001, 1021) if cadence.reads_signs(s)]
         [1010, 1020]
         >>> [s for s in range(1001, 1006) if cadence.reads_signs(s, closely=True)]
@@ -59,8 +59,8 @@ class Cadence:
                 raise ConfigError(f"{key} is {getattr(self, key)!r}, expected at least 1 step")
 
     def reads_all(self, step: int) -> bool:
-        """Whether everything is read at a step, counted from 1."""
-        return step % self.every_steps == 0
+        """Whether everything is read at a step, counted from 1; the first tells what was there."""
+        return step % self.every_steps == 0 or step == 1
 
     def reads_signs(self, step: int, *, closely: bool = False) -> bool:
         """Whether attention and log Z are read; `closely`: something is wrong."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.guard.recovery.curves import usual_norm
 from trimtab.guard.recovery.data_probe import onset_sample
-from trimtab.guard.recovery.triage import saturates
+from trimtab.guard.recovery.triage import factor_needed, saturates
 from trimtab.plan.ladder import Situation
 
 if TYPE_CHECKING:
@@ -49,6 +49,7 @@ def situation_of(
     return Situation(
         kind=case.incident.kind,
         saturating=saturates(case.incident),
+        lr_needed=factor_needed(case.incident),
         returning=case.returning,
         nonfinite="non-finite" in (case.incident.kind, *case.incident.also),
         lr_now=case.lr_now,

@@ -24,6 +24,7 @@ __all__ = [
     "NO_RISE",
     "SLOW_RISES",
     "explained_by",
+    "factor_needed",
     "find_incident",
     "is_no_updates_doing",
     "is_trouble",
@@ -33,7 +34,7 @@ __all__ = [
     "speaks_of_trial",
 ]
 
-EARLY_SIGNS = ("saturation", "corrupt", "loss-count", "batch-scale")
+EARLY_SIGNS = ("saturation", "rewritten", "corrupt", "loss-count", "batch-scale")
 """Detectors whose alarm is trouble before the loss says so, or where it never does. Of suspect
 changes of settings only a loss whose sign has turned, and inputs of 255 times their scale: most of
 a model frozen, batches of another scale and a rate that climbs are as often meant (LISA, a
@@ -119,8 +120,20 @@ def is_no_updates_doing(incident: Incident) -> bool:
 
 
 def saturates(incident: Incident) -> bool:
-    """Whether attention saturated before the loss rose."""
-    return any(f.detector == "saturation" for f in incident.findings)
+    """Whether attention saturated before the loss rose, or the first updates wrote the weights anew.
+
+    Of either a loss that is low for a while says nothing.
+    """
+    return any(f.detector in ("saturation", "rewritten") for f in incident.findings)
+
+
+def factor_needed(incident: Incident) -> float:
+    """Return the factor that brings the first updates to the size of sound ones; 1: none is known.
+
+    Of weights that were written anew by a rate that is far too high from the start.
+    """
+    found = next((f for f in incident.findings if f.detector == "rewritten"), None)
+    return 1.0 if found is None else min(1.0, found.expected / found.value)
 
 
 def is_trouble(
