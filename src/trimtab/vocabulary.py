@@ -643,7 +643,8 @@ def canonical(key: str) -> str | None:
         return "lr"
     for pattern, _ in _UNIT_SUFFIXES:
         stem = re.sub(pattern, "", text)
-        if stem != text and stem in _TIME_KEYS:
+        # `step/s` is how many of them there are in a second, and no time.
+        if stem != text and stem in _TIME_KEYS and not (stem == "step" and text[4:5] == "/"):
             return "step_time_s"
     return _of_one_part(text)
 

@@ -352,3 +352,30 @@ def test_formats_with_a_name_are_told(tmp_path: Path, name: str, format_name: st
     assert reader.name == format_name
     notes = [n for n in reader.read(path).notes if "without a name" in n]
     assert bool(notes) == (format_name == "text")
+
+
+@pytest.mark.parametrize(
+    "taken",
+    ["19s 76ms/step", "19s", "3min", "12 ms", "250 us/sample", "7 it/s", "80%", "512MB", "2 h"],
+)
+def test_a_number_with_a_unit_is_no_place_in_the_epoch(tmp_path: Path, taken: str) -> None:
+    # Keras prints the seconds of an epoch where others print the batch; they rise and fall.
+    number, *unit = taken.split(" ", 1) if " " in taken else (taken,)
+    digits = "".join(c for c in number if c.isdecimal())
+    text = "".join(
+        f"Epoch {i}/80\n{int(digits) + (7 * i) % 5}{number[len(digits) :]}"
+        f"{''.join(f' {u}' for u in unit)} - loss: {3 - 0.1 * i:.4f} - acc: 0.5\n"
+        for i in range(1, 16)
+    )
+    path = tmp_path / "some log"
+    path.write_text(text)
+    record = read_run(path)
+    assert (record.axis, record.step.tolist()) == ("epoch", list(range(1, 16)))
+
+
+def test_a_count_a_second_is_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "some log"
+    path.write_text(
+        "".join(f"step {i} loss {3 - i / 99:.3f} global_step/sec: 2.5\n" for i in range(20))
+    )
+    assert "step_time_s" not in read_run(path).columns

@@ -133,6 +133,8 @@ def _step_or_inner(
         # 0.6 as `table_axis` has it: restarts and torn epochs break some turns.
         if np.count_nonzero(falls & turns) >= 0.6 * num_falls:
             return _inside_epoch(field, column, epoch, rows)
+    if field.kind in ("lead", "counter") and rows.num == 1:
+        return None  # of one row nothing says which of its numbers counts
     if field.kind == "lead":
         rising = np.count_nonzero(change > 0) >= _MIN_SHARE * len(change)
         ok = rising and num_falls <= 2

@@ -57,6 +57,11 @@ _CLOCK_TOKEN = re.compile(rf"(?:{CLOCK})\Z")
 _OPENERS = " \t[(\"'{$~"
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
+_MEASURE = re.compile(
+    r"\s?(?:%|(?:s|secs?|seconds?|[mun\u00b5]s|msecs?|min(?:ute)?s?|h|hrs?|hours?|[kKMGT]?i?B|[kMG]b"
+    r"|[A-Za-z]{1,12}(?=/(?:s|sec|second)\b))(?:/[A-Za-z]+)?(?![\w/]))"
+)
+"""A unit behind a number."""
 _WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
 """The text around a number that is printed as an object."""
 _SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
@@ -342,7 +347,8 @@ class _LineParse:
         if not self.numbers[i].replace(",", "").isdecimal() or len(self.numbers[i]) > 12:
             return None
         following = self.literals[i + 1]
-        if following[:1] == "%":
+        # `19s 76ms/step`, `5 min`, `80%`: how long or how much, and never where.
+        if _MEASURE.match(following):
             return None
         if following.strip() in ("/", "of") and i + 1 < len(self.numbers):
             num = sum(f.kind == "counter" for f in self.result)

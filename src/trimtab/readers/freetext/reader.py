@@ -10,10 +10,12 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.freetext.few_lines import are_records
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.freetext.keys import Kind, Meaning
 from trimtab.readers.freetext.resolve import settle
@@ -86,7 +88,11 @@ class TextReader:
         if lines.torn and shapes.drop_torn():
             notes.append("the last record was torn in mid-write and left out")
         record = settle(
-            list(shapes.shapes.values()), str(path), self.name, known_format=bool(self.pattern)
+            list(shapes.shapes.values()),
+            str(path),
+            self.name,
+            known_format=bool(self.pattern),
+            are_records=partial(are_records, path),
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))

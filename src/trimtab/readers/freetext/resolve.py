@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.freetext.axis import RowAxis, find_axis
+from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
@@ -41,7 +42,12 @@ _HELD_OUT = ("val_loss", "perplexity")
 
 
 def settle(
-    shapes: Sequence[Shape], source: str, format_name: str, *, known_format: bool
+    shapes: Sequence[Shape],
+    source: str,
+    format_name: str,
+    *,
+    known_format: bool,
+    are_records: AreRecords,
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -50,6 +56,7 @@ def settle(
         source: Path, for the record and for messages.
         format_name: Name of the reader.
         known_format: Whether the text is of a format with a name; else notes say what was guessed.
+        are_records: Asked of lines too few to be believed by their number.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -59,8 +66,8 @@ def settle(
     draft = None
     if found is not None:
         draft = _draft(found[0], "loss", found[1], shapes)
-        why = _refusal(draft)
-        if why:
+        why, is_final = _refusal(draft)
+        if why and (is_final or not _believed(draft, are_records)):
             draft = None
     else:
         why = "no line has a training loss"
@@ -348,29 +355,35 @@ def _near_the_rest(main: Sequence[Shape]) -> Sequence[Shape]:
     return kept
 
 
-def _refusal(draft: _Draft) -> str:
-    """Return why rows are not believed to be a run, "" where they are."""
+def _refusal(draft: _Draft) -> tuple[str, bool]:
+    """Return why rows are not believed to be a run ("": they are), and whether nothing helps."""
     num, axis = draft.rows.num, draft.position.axis
     loss = draft.rows.columns["signal", draft.key]
+    if not np.any(loss.present):
+        return "no line has a training loss", True
+    if axis == "row" and draft.doubt >= 10:
+        return f"nothing but {shown(draft.key)} might be a loss, and no step is logged", True
     if num < _MIN_ROWS:
-        return f"only {counted(num, 'line')} with a training loss"
+        return f"only {counted(num, 'line')} with a training loss", False
     # Any prose may name a loss a few times; without a step there must be more of it.
     if axis == "row" and num < _MIN_ROWS_BY_PLACE:
-        return f"only {counted(num, 'line')} with a training loss and none with a step"
+        return f"only {counted(num, 'line')} with a training loss and none with a step", False
     if num < _MIN_REPEATS * draft.rows.num_skeletons and (
         axis == "row" or num < 2 * draft.rows.num_skeletons
     ):
-        return f"{counted(num, 'line')} speak of {shown(draft.key)} but no two in the same words"
+        why = f"{counted(num, 'line')} speak of {shown(draft.key)} but no two in the same words"
+        return why, False
     finite = loss.logged()[np.isfinite(loss.logged())]
     if axis == "row" and len(np.unique(finite)) < min(_MIN_DISTINCT * len(finite), 20):
-        return (
-            f"{counted(num, 'line')} with {shown(draft.key)} without a step, and hardly two differ"
-        )
-    if axis == "row" and draft.doubt >= 10:
-        return f"nothing but {shown(draft.key)} might be a loss, and no step is logged"
-    if not np.any(loss.present):
-        return "no line has a training loss"
-    return ""
+        what = f"{counted(num, 'line')} with {shown(draft.key)} without a step"
+        return f"{what}, and hardly two differ", False
+    return "", False
+
+
+def _believed(draft: _Draft, are_records: AreRecords) -> bool:
+    loss = draft.rows.columns["signal", draft.key]
+    broken = bool((loss.present & ~np.isfinite(loss.values)).any())
+    return are_records(draft.rows.lines, broken=broken, counts=draft.position.axis != "row")
 
 
 def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
