@@ -10,6 +10,7 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | any text with a loss in it | `freetext`                                                  |
 | Megatron text              | `megatron`, `megatron_units`, `loss_scaling`, `line_layout` |
 | JSON lines, CSV            | `jsonl`, `csv_table` over `table`, `table_axis`             |
+| numbers without names      | `bare_table` over `table`                                   |
 | HF's and MLPerf's output   | `hf_stdout`, `mllog` over `table`, `table_axis`             |
 | one JSON document          | `json_document`, `long_form`                                |
 | TensorBoard event files    | `tensorboard` over `tfevents`, `tfrecord`, `crc32c`         |
@@ -35,6 +36,7 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_FOLDERS
+from trimtab.readers.bare_table import BareTableReader, bare_table
 from trimtab.readers.base import (
     CUT_STREAM,
     Reader,
@@ -85,6 +87,7 @@ __all__ = [
 READERS: tuple[Reader, ...] = (
     JsonlReader(),
     CsvReader(),
+    BareTableReader(),
     MegatronReader(),
     TensorBoardReader(),
     WandbReader(),
@@ -133,6 +136,9 @@ def find_reader(path: Path) -> Reader:
             break
     if found is not None:
         return found
+    bare = None if sample.is_binary else bare_table(sample.lines)
+    if bare is not None and not bare.names:
+        raise ReadError.of_no_log(f"{path}: {bare.way_out}")
     known = name_of_binary(sample.raw) if sample.is_binary else ""
     if known:
         raise ReadError.of_no_log(f"{path}: {known}")
