@@ -41,7 +41,8 @@ def test_bars_and_dicts_in_one_line(tmp_path: Path) -> None:
 def test_an_excerpt_that_begins_with_a_dict(tmp_path: Path) -> None:
     # An issue of LLaVA has such an excerpt; the bar is drawn again behind each dict.
     text = "".join(
-        f"{line(i, 0.24)}\n\n{bar(2564 + i, 10485)}\n{bar(2565 + i, 10485)}\n   \n" for i in range(12)
+        f"{line(i, 0.24)}\n\n{bar(2564 + i, 10485)}\n{bar(2565 + i, 10485)}\n   \n"
+        for i in range(12)
     )
     assert read(tmp_path, text).step.tolist() == list(range(2564, 2576))
 

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from trimtab.crash import classify
 from trimtab.readers.base import TextLines, read_tail
-from trimtab.readers.freetext.key_values import CLOCK
 
 __all__ = ["AreRecords", "are_records"]
 
@@ -29,7 +28,7 @@ _NAMED = re.compile(
     r"[A-Za-z_\])][\w)\]%.]{0,30}[\"']?\s*[:=]\s*[-+\[(]{0,2}(?:\.?\d|nan\b|inf\b)", re.I
 )
 _WORD = re.compile(r"(?!(?:nan|inf)\b)\b[A-Za-z]{2,}|(?<=[\d_])[A-Za-z]{2,}", re.I)
-_CLOCK = re.compile(CLOCK)
+_CLOCK = re.compile(r"\b\d\d?:\d\d:\d\d\b|\b\d{4}-\d\d-\d\d\b")
 _LEVEL = re.compile(r"\b(?:INFO|DEBUG|WARNING)\b|^\W{0,2}[IWE]\d{4} \d")
 _COUNT = re.compile(r"\b(?:global[ _]?step|step|iter(?:ation)?|epoch|update)s?\b\W{0,3}\d", re.I)
 _OF_CODE = re.compile(

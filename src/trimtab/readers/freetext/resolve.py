@@ -418,7 +418,9 @@ def _add_all(
     again = np.zeros(len(change), dtype=np.bool_)
     if loss is not None:
         values = loss.values
-        again = (change == 0) & loss.present[1:] & loss.present[:-1] & (values[1:] != values[:-1])
+        # NaN is unequal to itself, but a line that is printed twice says the same.
+        differs = ~np.isclose(values[1:], values[:-1], rtol=0, atol=0, equal_nan=True)
+        again = (change == 0) & loss.present[1:] & loss.present[:-1] & differs
         if np.count_nonzero(again) > max(3.0, _MAX_AGAIN * len(steps)):
             again[:] = False
     starts = np.flatnonzero(change <= 0) + 1
