@@ -19,6 +19,7 @@ __all__ = [
     "Severity",
     "Signal",
     "canonical",
+    "may_count",
     "normalise",
     "unit_scale",
 ]
@@ -580,6 +581,8 @@ _SQUEEZED: Mapping[str, str] = {
 }
 """The same without blanks, for keys in one word: `trainLoss`, `GradNorm`."""
 
+_MOST_COUNT_WORDS = 4
+
 _UNIT_SUFFIXES: tuple[tuple[str, float], ...] = (
     (r"\s*\(ms\)$|[ /]ms(?:ec)?$", 1e-3),
     (r"\s*\((?:s|sec|seconds)\)$|[ /]s(?:ec(?:onds)?)?$", 1.0),
@@ -588,6 +591,63 @@ _GROUP_OF_LR = re.compile(
     r"(?:^|[/ ])(?:lr|learning rate)(?:$|[ /(].{0,30}?(?:pg|group|param group) ?\d+\)?$)"
 )
 """`optim/LR (group 0)`, `lr-DecoupledAdamW/group0`, `lr/pg0`."""
+_COUNTS = frozenset(
+    [
+        "step",
+        "steps",
+        "iter",
+        "iters",
+        "iteration",
+        "iterations",
+        "episode",
+        "episodes",
+        "generation",
+        "generations",
+        "round",
+        "rounds",
+    ]
+)
+_NO_COUNT = frozenset(
+    [
+        "per",
+        "time",
+        "times",
+        "sec",
+        "seconds",
+        "ms",
+        "loss",
+        "lr",
+        "rate",
+        "size",
+        "max",
+        "min",
+        "num",
+        "reward",
+        "score",
+        "return",
+        "acc",
+        "accuracy",
+        "length",
+        "len",
+        "mean",
+        "avg",
+        "std",
+        "best",
+        "last",
+        "warmup",
+        "save",
+        "eval",
+        "val",
+        "test",
+        "log",
+        "every",
+        "patience",
+        "speed",
+        "dt",
+        "done",
+        "remaining",
+    ]
+)
 _EXPERT_KEY = re.compile(
     r"(?:^|[/. ])(?:(?:load|tokens?|usage|share|frac(?:tion)?|util(?:ization)?|counts?)"
     r"[/. ](?:per[/. ])?)?experts?[/. ]?(\d{1,5})"
@@ -622,6 +682,18 @@ def unit_scale(key: str) -> float:
         if re.search(pattern, text):
             return factor
     return 1.0
+
+
+@lru_cache(maxsize=4096)
+def may_count(key: str) -> bool:
+    """Whether a key that no alias knows may count the rows, if its values rise: by its last word.
+
+    Example:
+        >>> may_count("total_step"), may_count("Episode"), may_count("steps_per_second")
+        (True, True, False)
+    """
+    words = re.split(r"[^a-z0-9]+", normalise(key))
+    return words[-1] in _COUNTS and len(words) <= _MOST_COUNT_WORDS and _NO_COUNT.isdisjoint(words)
 
 
 @lru_cache(maxsize=4096)

@@ -446,3 +446,21 @@ def test_a_loss_above_a_thousand_that_is_printed_short_is_a_thousandfold(tmp_pat
     (tmp_path / "train.log").write_text(text)
     record = read_run(tmp_path / "train.log")
     assert record.columns["loss"].values.tolist() == pytest.approx([1100.0 - t for t in range(200)])
+
+
+@pytest.mark.parametrize("key", ["Episode", "Generation", "total_step", "round"])
+def test_a_count_that_rises_is_the_step_of_a_table(tmp_path: Path, key: str) -> None:
+    rows = "".join(f"{300 + i},{120 - i / 9:.2f},{i % 7}\n" for i in range(30))
+    path = tmp_path / "log.csv"
+    path.write_text(f"{key},Mean Fitness,lives\n{rows}")
+    record = read_run(path)
+    assert (record.axis, record.step.tolist()) == ("step", list(range(300, 330)))
+    assert record.keys["reward"] == "Mean Fitness"
+    assert dict(record.unread) == {"lives": 30}
+    # What an epoch or a step counts goes before it; what falls or has fractions counts nothing.
+    path.write_text(
+        f"{key},epoch,loss\n" + "".join(f"{9 * i},{i},{3 - i / 99}\n" for i in range(30))
+    )
+    assert read_run(path).axis == "epoch"
+    path.write_text(f"{key},loss\n" + "".join(f"{i % 7},{3 - i / 99}\n" for i in range(30)))
+    assert read_run(path).axis == "row"

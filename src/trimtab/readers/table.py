@@ -43,7 +43,7 @@ from trimtab.readers.tags import (
 )
 from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
-from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, may_count, normalise, unit_scale
 
 __all__ = ["BadValue", "LogTable", "is_known_key", "is_step_key"]
 
@@ -92,8 +92,8 @@ class BadValue:
 class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
-    (the loss of one of several), step, inner (step of an epoch), epoch, rank, split, maybe-loss,
-    maybe-held-out or nothing."""
+    (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
+    rank, split, maybe-loss, maybe-held-out or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -156,7 +156,7 @@ def _num_numbers(column: Sequence[object]) -> int:
 
 def is_known_key(key: str) -> bool:
     """Whether a key names a signal or a step, or might be a training loss."""
-    return _role(key) not in ("nothing", "split", "inner", "maybe-held-out")
+    return _role(key) not in ("nothing", "split", "inner", "maybe-held-out", "count")
 
 
 def is_step_key(key: str) -> bool:
@@ -182,6 +182,8 @@ def _role(key: str) -> str:
         return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
     if set_of_tag(key) is not None:
         return "data-set"
+    if may_count(key):
+        return "count"
     if _may_stand_in(key):
         return "maybe-loss"
     beside = trained_beside(key)
@@ -410,7 +412,7 @@ class LogTable:
             keep &= ~placeholder_rows(left, counts[0].values, self.notes)
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
-        axis, step = find_table_axis(columns, signals, keep, self.notes)
+        axis, step, counted_by = find_table_axis(columns, signals, keep, self.notes)
         # a row without a place on the axis cannot be compared with any other
         rows = np.flatnonzero(keep & np.isfinite(step))
         if axis == "step":
@@ -426,7 +428,7 @@ class LogTable:
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
         builder.notes.extend(self.notes)
-        builder.unread.update(self._unread(keys.values()))
+        builder.unread.update(self._unread([*keys.values(), counted_by]))
         kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
         if axis != "epoch":
             epoch = next((columns[k] for k in columns if names_epoch(k)), None)
@@ -524,7 +526,7 @@ class LogTable:
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
             if cells.role
-            in ("nothing", "signal", "domain", "data-set", "maybe-loss", "maybe-held-out")
+            in ("nothing", "signal", "domain", "data-set", "count", "maybe-loss", "maybe-held-out")
             and key not in taken
         }
 

@@ -22,7 +22,7 @@ from trimtab.readers.freetext.keys import (
     meaning,
     without_trailing,
 )
-from trimtab.vocabulary import canonical, normalise, unit_scale
+from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
 
 __all__ = [
     "BAR",
@@ -106,7 +106,7 @@ BAR = "|bar|"
 PROGRESS_BAR = "progress bar"
 """Key of the count behind it."""
 
-FieldKind = Literal["signal", "step", "epoch", "rank", "lead", "counter", "total"]
+FieldKind = Literal["signal", "step", "epoch", "rank", "maybe-step", "lead", "counter", "total"]
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,8 @@ class _LineParse:
             field = self._field(key, i) if key else None
             if field is None:
                 field = self._attached(i)
+            if field is None and key and may_count(key):
+                field = Field("maybe-step", normalise(key), "count", i, 1.0, 2)
             if field is None and not explicit:
                 field = self._behind(i)
             if field is None and (not explicit or key.endswith(_TRAIN_WORDS)):
@@ -262,6 +264,7 @@ class _LineParse:
             return False
         return left.strip() in ("/", "of") and self.result[-1].kind in (
             "step",
+            "maybe-step",
             "epoch",
             "lead",
             "counter",
