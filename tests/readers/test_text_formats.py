@@ -386,7 +386,9 @@ def test_a_count_that_rises_is_the_step_where_none_is_better(tmp_path: Path, key
     # MobileFaceNet's trainer prints `epoch 0, total_step 24050, total loss is 47.09`.
     path = tmp_path / "some log"
     at = [24050 + 50 * i for i in range(9)]
-    line = "epoch 0, {key} {n}, total loss is {x:.2f} , inference loss is {x:.2f}, accuracy is 0.1\n"
+    line = (
+        "epoch 0, {key} {n}, total loss is {x:.2f} , inference loss is {x:.2f}, accuracy is 0.1\n"
+    )
     path.write_text("".join(line.format(key=key, n=n, x=47 - n / 9999) for n in at))
     assert (read_run(path).axis, read_run(path).step.tolist()) == ("step", at)
     # A step of its own goes before it, and one that stands still counts nothing.

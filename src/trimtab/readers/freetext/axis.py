@@ -281,7 +281,7 @@ def _nearby(
     before = np.searchsorted(at, lines, side="right") - 1
     after = np.searchsorted(at, lines, side="left")
     result = []
-    if len(at) > 1 and before[0] < 0 <= before[-1]:
+    if len(at) > 1 and before[0] < 0 <= before[-1] and after[-1] == len(at):
         # An excerpt that begins behind its first header: what that counted is one step less.
         first = 2 * values[0] - values[1]
         place = np.where(before < 0, first, values[before])

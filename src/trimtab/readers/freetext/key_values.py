@@ -87,6 +87,7 @@ _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 _FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.I)
 """A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
 _MIN_PARTS = 2
+_GAN_PAIR = frozenset({"g", "d"})
 _MAX_NAME_LENGTH = 200
 _MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -168,6 +169,8 @@ class _LineParse:
         self.path: list[str] = []
         self.result: list[Field] = []
         self.unread: dict[str, int] = {}
+        self.letters: dict[str, int] = {}
+        """Numbers of the line behind one letter that means something beside another."""
         self.num_leads = 0
         self.held_out = False
         self.num_searched = 0
@@ -204,11 +207,20 @@ class _LineParse:
                 field = self._unnamed(left, i)
             if field is not None:
                 self._add(field)
+            elif explicit and key in _GAN_PAIR:
+                self.letters.setdefault(key, i)
             elif len(key) > 1 and (explicit or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")):
                 name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
                 self.unread.setdefault(name, i)
         self._take_total()
+        self._take_pair()
         return tuple(self.result)
+
+    def _take_pair(self) -> None:
+        """Read `D: 0.1 | G: 0.2` as the losses of two nets, where no other loss is named."""
+        if self.letters.keys() >= _GAN_PAIR and not any(f.name == "loss" for f in self.result):
+            for key, doubt in (("g", 10), ("d", 13)):
+                self._add(Field("signal", key, "loss", self.letters[key], 1.0, doubt))
 
     def _take_total(self) -> None:
         """Read `total` beside at least two parts of a loss as the loss, where no other is named."""

@@ -21,6 +21,7 @@ from trimtab.readers.freetext.keys import Kind, Meaning
 from trimtab.readers.freetext.resolve import settle
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
+from trimtab.readers.numbers import shown
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
 
@@ -32,6 +33,7 @@ _ANY_LOSS = (
     rb"(?:\d|nan|inf)|\b(?:train|learn)["
     rb" :=\t]{1,9}\d*\.\d"
     rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon)[ :=\t]{1,9}(?:-?\d*\.\d|nan|inf)"
+    rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 _KINDS: Mapping[str, Kind] = {"step": "step", "epoch": "epoch"}
@@ -96,7 +98,10 @@ class TextReader:
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))
-        notes += shapes.broken_notes(record.keys.values())
+        told = [
+            key for key in shapes.broken if any(f"{shown(key)} is NaN" in n for n in record.notes)
+        ]
+        notes += shapes.broken_notes([*record.keys.values(), *told])
         notes += shapes.chatter.notes(record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 

@@ -15,6 +15,7 @@ from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_ran
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
+from trimtab.readers.part_losses import BROKEN_PARTS, watch_parts
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.tags import parts_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers
@@ -93,6 +94,8 @@ class _Draft:
         self.signals: dict[str, Column] = {}
         self.keys: dict[str, str] = {}
         self.notes: list[str] = list(rows.notes)
+        self.watched: tuple[str, ...] = ()
+        """Keys of losses of which only NaN is told."""
 
     @property
     def doubt(self) -> int:
@@ -115,7 +118,7 @@ class _Draft:
 
     def _unread(self) -> dict[str, int]:
         """Return how many values each key has that may be a signal and was not taken for one."""
-        taken = set(self.keys.values())
+        taken = {*self.keys.values(), *self.watched}
         counts = {
             f.key: int(c.present.sum())
             for f, c in self.rows.of_kind("signal")
@@ -141,6 +144,15 @@ class _Draft:
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
         for name, key in parts_of(columns, self.key).items():
             self.signals[name], self.keys[name] = columns[key], key
+        parts = {
+            k: c for k, c in columns.items() if k not in self.keys.values() and not names_mean(k)
+        }
+        if BROKEN_PARTS in self.signals:
+            return
+        found = watch_parts(self.key, columns[self.key], parts, self.notes)
+        self.watched = found.keys
+        if found.broken is not None:
+            self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
 
     def _merged(self) -> tuple[NDArray[np.float64], dict[str, Column]]:
         """Return steps and columns of the main rows and of validation rows between them."""
