@@ -69,3 +69,15 @@ def test_a_step_of_the_dicts_goes_before_the_bar(tmp_path: Path) -> None:
         f"{bar(i + 1, 12)}\n{{'loss': {x}, 'step': {7 * i}}}\n" for i, x in enumerate(LOSS)
     )
     assert read(tmp_path, text).step.tolist() == [7 * i for i in range(12)]
+
+
+def test_a_bar_that_lags_gives_each_row_a_step_of_its_own(tmp_path: Path) -> None:
+    drawn = [801, 801, 803, 804, 804, 804, 807, 808, 809, 810, 811, 812]
+    drawn += range(813, 833)
+    text = "".join(
+        f"{bar(at, 1500)}\n{{'loss': {9 - i / 99:.4f}, 'epoch': 0.18}}\n"
+        for i, at in enumerate(drawn)
+    )
+    record = read(tmp_path, text)
+    assert len(record.attempts) == 1
+    assert record.step.tolist() == list(range(801, 833))

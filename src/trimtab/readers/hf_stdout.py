@@ -117,8 +117,11 @@ class _Bars:
                 found.append((total, places))
         if not found:
             return False
-        for i, place in zip(trains, found[0][1], strict=True):
-            rows[i]["step"] = place
+        last = -1
+        for k, (i, place) in enumerate(zip(trains, found[0][1], strict=True)):
+            # A bar that was not drawn anew since the last row stands behind the step of this one.
+            here = last + 1 if k and found[0][1][k - 1] <= place <= last else place
+            rows[i]["step"] = last = here
         return True
 
 

@@ -147,7 +147,7 @@ class _Draft:
         parts = {
             k: c for k, c in columns.items() if k not in self.keys.values() and not names_mean(k)
         }
-        if BROKEN_PARTS in self.signals:
+        if BROKEN_PARTS in self.signals or self.name != "loss":
             return
         found = watch_parts(self.key, columns[self.key], parts, self.notes)
         self.watched = found.keys
