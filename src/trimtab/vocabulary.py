@@ -55,25 +55,22 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(text.split("|"))
 
 
+_COUNTED = _listed(
+    "tok|tokens|samples|examples|sequences|seqs|sentences|words|img|imgs|images|frames|records|items"
+)
+"""What a trainer consumes so many of in a second."""
 _THROUGHPUT = (
     "throughput",
     "tps",
-    "tok/s",
-    "tok/sec",
-    "tokens/s",
-    "tokens/sec",
-    "tokens_per_second",
-    "tokens_per_s",
-    "tokens_per_sec",
     "throughput(tps)",
     "perf/tokens_per_second",
     "throughput/device/tokens_per_sec",
     "wps",
-    "samples/s",
-    "samples/sec",
-    "samples_per_second",
-    "img/s",
-    "images/s",
+    *(
+        f"{what}{per}"
+        for what in _COUNTED
+        for per in ("/s", "/sec", "/second", "_per_s", "_per_sec", "_per_second")
+    ),
 )
 _STEP_TIMES = (
     "step_time_s",

@@ -209,6 +209,8 @@ class _LineParse:
                 self._add(field)
             elif explicit and key in _GAN_PAIR:
                 self.letters.setdefault(key, i)
+            elif self.literals[i + 1].startswith(f"%{BAR}"):
+                continue  # how far a bar is drawn, behind whatever it is called
             elif len(key) > 1 and (explicit or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")):
                 name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
                 self.unread.setdefault(name, i)
@@ -413,6 +415,8 @@ def _last_segment(text: str) -> str:
     for match in _DELIMITER.finditer(text):
         end = match.end()
     segment = text[end:].rpartition("(")[2].strip(" \t\"'`*#>:=-.~/")
+    # `Box(P  R  mAP50  mAP50-95):` opens its bracket in another cell.
+    segment = segment if "(" in segment else segment.rstrip(")]")
     return (segment + suffix if segment else "").lower()
 
 
