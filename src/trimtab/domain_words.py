@@ -62,7 +62,6 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "points of the evaluation",
         "down",
         "Reward, accuracy or another score of held-out data that is better when higher.",
-        "metrics/mAP50-95(B)|metrics/mAP_0.5:0.95|metrics/mAP50-95|"
         "eval_score|eval/score|eval/reward|eval_reward|eval/accuracy|eval_accuracy|"
         "eval/mean_reward|val/reward|val/test_score|val/score|val/accuracy|val_accuracy|"
         "test/accuracy|test/reward|validation/accuracy|validation/reward|validation/score|"

@@ -39,7 +39,9 @@ from trimtab.limits import MAX_FOLDERS
 from trimtab.readers.bare_table import BareTableReader, bare_table
 from trimtab.readers.base import (
     CUT_STREAM,
+    MAX_TAIL_LINES,
     Reader,
+    loss_lines_among,
     num_loss_lines,
     read_tail,
     take_sample,
@@ -103,10 +105,11 @@ READERS: tuple[Reader, ...] = (
 MIN_CONFIDENCE = 0.2
 _OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
 _FORMATS_OF_TEXT = frozenset(r.name for r in READERS if isinstance(r, (*_OF_FREE_TEXT, TextReader)))
-_MIN_EXPLAINED = 0.5
-"""Share of the lines that name a loss with a number, below which others are asked, too."""
-_MIN_TOLD = 0.2
-"""Share below which the record says so."""
+_MIN_EXPLAINED = 0.8
+"""Share of the lines that name a loss with a number, below which others are asked, too, and the
+record says so."""
+_MIN_AT_END = 20
+"""Lines with a loss at the end of a log that show what its records look like there."""
 _MIN_BETTER = 1.5
 """How many times more records another reader must give to be believed before a surer one."""
 _FEW_ROWS = 200
@@ -472,9 +475,11 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
         found = reader.read(path)
     except ReadError as error:
         refusal = error
-    if not isinstance(reader, _OF_FREE_TEXT):
+    is_json = isinstance(reader, JsonlReader)
+    if not isinstance(reader, _OF_FREE_TEXT) and not (is_json and found is not None):
         return _one_of(found, refusal)
-    num_lines = num_loss_lines(path) if found is None or _is_thin(found, path) else 0
+    thin = found is None or (not is_json and _is_thin(found, path))
+    num_lines = num_loss_lines(path) if thin or not _explains_ends(reader, path) else 0
     if found is not None and found.num_loss_rows >= _MIN_EXPLAINED * num_lines:
         return found
     for other in (HfStdoutReader(), TextReader()):
@@ -486,11 +491,41 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
             continue
         if found is None or record.num_loss_rows > _MIN_BETTER * found.num_loss_rows:
             found = record
-    if found is not None and found.num_loss_rows < _MIN_TOLD * num_lines:
+    if found is not None and found.num_loss_rows < _MIN_EXPLAINED * num_lines:
         share = found.num_loss_rows / num_lines
-        text = f"{share:.0%} of {num_lines} lines that name a loss are read as records"
+        text = (
+            f"{share:.0%} of {num_lines} lines that name a loss are read as records: the others"
+            " have another form; give them as a file of their own to have them judged"
+        )
         found = replace(found, notes=(*found.notes, text))
     return _one_of(found, refusal)
+
+
+def _explains_ends(reader: Reader, path: Path) -> bool:
+    """Whether a reader reads the first and the last records of a file as it reads the others.
+
+    A log may go on in another form where another program took over.
+    """
+    if isinstance(reader, JsonlReader):
+        # Its lines are told from others at a glance; reading them again would cost more.
+        return loss_lines_among([line for line in read_tail(path) if "{" not in line]) < _MIN_AT_END
+    first = take_sample(path).lines[:MAX_TAIL_LINES]
+    for lines in (first, read_tail(path)[1:]):  # the first line of a tail may be cut
+        num = loss_lines_among(lines)
+        if num >= _MIN_AT_END and _num_read(reader, lines) < 0.5 * num:
+            return False
+    return True
+
+
+def _num_read(reader: Reader, lines: Sequence[str]) -> int:
+    """Return how many losses a reader reads from lines of a text."""
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as directory:
+        path = Path(directory) / "lines.log"
+        path.write_text("\n".join((*lines, "")), encoding="utf-8", errors="replace")
+        try:
+            return reader.read(path).num_loss_rows
+        except ReadError:
+            return 0
 
 
 def _is_thin(record: RunRecord, path: Path) -> bool:

@@ -180,12 +180,12 @@ def _speaks_of_training(key: str, value: object) -> bool:
 
 def _fill(
     table: LogTable, rows: list[tuple[int, dict[str, object]]], *, merges: bool
-) -> list[float | None]:
-    """Put rows into a table; return the epoch of each row, None where it has none.
+) -> list[object]:
+    """Put rows into a table; return the epoch of each row as printed, None where it has none.
 
     With `merges`, a row without a training value is put into the row before it.
     """
-    epochs: list[float | None] = []
+    epochs: list[object] = []
     is_open = False
     # Evaluations join the training row before them, where there are any but a last summary.
     trained = any(_trains(row) and "train_runtime" not in row for _, row in rows)
@@ -199,7 +199,7 @@ def _fill(
             if is_open:
                 table.end_row()
             kept, is_open = row, True
-            epochs.append(_epoch(row))
+            epochs.append(row.get("epoch"))
         for key, value in kept.items():
             table.put(key, value, number)
     if is_open:
@@ -207,16 +207,16 @@ def _fill(
     return epochs
 
 
-def _epoch(row: dict[str, object]) -> float | None:
+def _epoch(value: object) -> float | None:
     try:
-        return parse_number(row.get("epoch"))
+        return parse_number(value)
     except BadNumberError:
         return None
 
 
-def _cut_where_epoch_falls(record: RunRecord, epochs: list[float | None]) -> RunRecord:
+def _cut_where_epoch_falls(record: RunRecord, epochs: list[object]) -> RunRecord:
     """Return a record counted by rows with a new attempt at each fall of the epoch."""
-    at = [epochs[int(row)] for row in record.step]
+    at = [_epoch(epochs[int(row)]) for row in record.step]
     cuts: list[int] = []
     last = -np.inf
     for row, epoch in enumerate(at):

@@ -39,6 +39,8 @@ _MIN_FULL = 0.02
 _MAX_AGAIN = 0.02
 _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
+_MIN_BEYOND = 0.1
+"""Share of the rows from which losses under another key, before or behind them, are told."""
 _HELD_OUT = ("val_loss", "perplexity")
 
 
@@ -113,8 +115,28 @@ class _Draft:
         if not known_format or self.doubt > 2:
             builder.notes.append(self._how())
         builder.notes.extend(self.notes)
+        builder.notes.extend(self._beyond())
         builder.unread.update(self._unread())
         return builder.build()
+
+    def _beyond(self) -> list[str]:
+        """Say how many losses under other keys stand before the first record or behind the last."""
+        if self.name != "loss":
+            return []
+        first, last = int(self.rows.lines[0]), int(self.rows.lines[-1])
+        lines: dict[str, set[int]] = {}
+        for shape in self.others:
+            for f in shape.fields:
+                if f.kind == "signal" and f.name == "loss" and f.key not in self.keys.values():
+                    outside = (n for n in shape.lines if not first <= n <= last)
+                    lines.setdefault(f.key, set()).update(outside)
+        least = max(_MIN_ROWS_BY_PLACE, _MIN_BEYOND * self.rows.num)
+        return [
+            f"{counted(len(at), 'line')} with {shown(key)} before or behind these records are not read;"
+            " give them as a file of their own to have them judged"
+            for key, at in lines.items()
+            if len(at) >= least
+        ][:1]
 
     def _unread(self) -> dict[str, int]:
         """Return how many values each key has that may be a signal and was not taken for one."""
