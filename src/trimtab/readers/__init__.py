@@ -39,7 +39,6 @@ from trimtab.limits import MAX_FOLDERS
 from trimtab.readers.bare_table import BareTableReader, bare_table
 from trimtab.readers.base import (
     CUT_STREAM,
-    MAX_TAIL_LINES,
     Reader,
     loss_lines_among,
     num_loss_lines,
@@ -108,8 +107,9 @@ _FORMATS_OF_TEXT = frozenset(r.name for r in READERS if isinstance(r, (*_OF_FREE
 _MIN_EXPLAINED = 0.8
 """Share of the lines that name a loss with a number, below which others are asked, too, and the
 record says so."""
-_MIN_AT_END = 20
-"""Lines with a loss at the end of a log that show what its records look like there."""
+_MIN_AT_END, _MAX_AT_END = 20, 120
+"""Lines with a loss at an end of a log that show what its records look like there, among how many.
+"""
 _MIN_BETTER = 1.5
 """How many times more records another reader must give to be believed before a surer one."""
 _FEW_ROWS = 200
@@ -509,8 +509,7 @@ def _explains_ends(reader: Reader, path: Path) -> bool:
     if isinstance(reader, JsonlReader):
         # Its lines are told from others at a glance; reading them again would cost more.
         return loss_lines_among([line for line in read_tail(path) if "{" not in line]) < _MIN_AT_END
-    first = take_sample(path).lines[:MAX_TAIL_LINES]
-    for lines in (first, read_tail(path)[1:]):  # the first line of a tail may be cut
+    for lines in (take_sample(path).lines[:_MAX_AT_END], read_tail(path)[-_MAX_AT_END:]):
         num = loss_lines_among(lines)
         if num >= _MIN_AT_END and _num_read(reader, lines) < 0.5 * num:
             return False

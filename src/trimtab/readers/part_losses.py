@@ -12,7 +12,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.readers.freetext.keys import is_whole
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.tags import signal_of_tag
@@ -37,20 +36,28 @@ class Watched:
     """How many are NaN or Inf in each row, and the first key that is; None where none ever is."""
 
 
-def watch_parts(loss: str, whole: Column, parts: Mapping[str, Column], notes: list[str]) -> Watched:
+def watch_parts(
+    loss: str,
+    values: Column,
+    parts: Mapping[str, Column],
+    notes: list[str],
+    *,
+    is_whole: bool | None = None,
+) -> Watched:
     """Return the parts that are watched beside the loss that is read, and what broke.
 
     Args:
         loss: Key that is read as the loss.
-        whole: Its values [n_rows]; where they broke as well, the parts add nothing.
+        values: Its values [n_rows]; where they broke as well, the parts add nothing.
         parts: Other keys of losses, not of held-out data, each [n_rows].
         notes: What is looked at, and what broke, is added here.
+        is_whole: Whether it is the sum of the parts; None: by its key.
 
     A part that never was a number, or whose NaN come so regularly that they mean "not recorded",
     counts as missing there.
     """
-    is_part = signal_of_tag(loss) != "loss" and not is_whole(loss)
-    finite = ~whole.present | np.isfinite(whole.values)
+    is_part = signal_of_tag(loss) != "loss" if is_whole is None else not is_whole
+    finite = ~values.present | np.isfinite(values.values)
     broken = {k: bad for k, column in parts.items() if (bad := _broken(column) & finite).any()}
     for key, bad in list(broken.items())[:_MAX_TOLD]:
         said = "" if is_part else f"; {shown(loss)} is what is judged"

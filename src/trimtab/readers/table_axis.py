@@ -217,9 +217,7 @@ def _rises(column: Column, rows: NDArray[np.intp]) -> bool:
     here = column.values[rows[column.present[rows]]]
     if not _counts(column, rows) or not np.array_equal(here, np.floor(here)):
         return False
-    return len(here) == 1 or np.count_nonzero(np.diff(here) > 0) >= _MIN_STEP_SHARE * (
-        len(here) - 1
-    )
+    return int(np.count_nonzero(np.diff(here) > 0)) >= _MIN_STEP_SHARE * (len(here) - 1)
 
 
 def _counts(column: Column, rows: NDArray[np.intp], *, share: float = _MAX_REPEATED_STEPS) -> bool:

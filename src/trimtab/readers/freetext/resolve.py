@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
-from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_whole, names_mean
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
@@ -171,7 +171,8 @@ class _Draft:
         }
         if BROKEN_PARTS in self.signals or self.name != "loss":
             return
-        found = watch_parts(self.key, columns[self.key], parts, self.notes)
+        known = True if is_whole(self.key) else None
+        found = watch_parts(self.key, columns[self.key], parts, self.notes, is_whole=known)
         self.watched = found.keys
         if found.broken is not None:
             self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
