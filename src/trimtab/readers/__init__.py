@@ -479,7 +479,8 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
     if not isinstance(reader, _OF_FREE_TEXT) and not (is_json and found is not None):
         return _one_of(found, refusal)
     thin = found is None or (not is_json and _is_thin(found, path))
-    num_lines = num_loss_lines(path) if thin or not _explains_ends(reader, path) else 0
+    with watching(_unseen):  # a second look is no progress
+        num_lines = num_loss_lines(path) if thin or not _explains_ends(reader, path) else 0
     if found is not None and found.num_loss_rows >= _MIN_EXPLAINED * num_lines:
         return found
     for other in (HfStdoutReader(), TextReader()):
@@ -499,6 +500,10 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
         )
         found = replace(found, notes=(*found.notes, text))
     return _one_of(found, refusal)
+
+
+def _unseen(_path: str, _position: int) -> None:
+    """Show nothing of it."""
 
 
 def _explains_ends(reader: Reader, path: Path) -> bool:
