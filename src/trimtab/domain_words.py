@@ -44,7 +44,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "episodic_return|charts/episodic_return|episode_rewards|ep_reward|ep_return|"
         "mean_return|average_return|return|returns|rollout/return|train/episode_reward|"
         "episode/reward|episode/return|rollout/episodic_return|ep_rew|total_reward|"
-        "mean_episode_return|average_reward|avg_reward|cumulative_reward",
+        "mean_episode_return|average_reward|avg_reward|cumulative_reward|mean_fitness|"
+        "average_fitness|avg_fitness|fitness|fitness/mean",
     ),
     DomainWord(
         "rl",

@@ -19,6 +19,7 @@ __all__ = [
     "Severity",
     "Signal",
     "canonical",
+    "may_count",
     "normalise",
     "unit_scale",
 ]
@@ -54,25 +55,22 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(text.split("|"))
 
 
+_COUNTED = _listed(
+    "tok|tokens|samples|examples|sequences|seqs|sentences|words|img|imgs|images|frames|records|items"
+)
+"""What a trainer consumes so many of in a second."""
 _THROUGHPUT = (
     "throughput",
     "tps",
-    "tok/s",
-    "tok/sec",
-    "tokens/s",
-    "tokens/sec",
-    "tokens_per_second",
-    "tokens_per_s",
-    "tokens_per_sec",
     "throughput(tps)",
     "perf/tokens_per_second",
     "throughput/device/tokens_per_sec",
     "wps",
-    "samples/s",
-    "samples/sec",
-    "samples_per_second",
-    "img/s",
-    "images/s",
+    *(
+        f"{what}{per}"
+        for what in _COUNTED
+        for per in ("/s", "/sec", "/second", "_per_s", "_per_sec", "_per_second")
+    ),
 )
 _STEP_TIMES = (
     "step_time_s",
@@ -580,6 +578,8 @@ _SQUEEZED: Mapping[str, str] = {
 }
 """The same without blanks, for keys in one word: `trainLoss`, `GradNorm`."""
 
+_MOST_COUNT_WORDS = 4
+
 _UNIT_SUFFIXES: tuple[tuple[str, float], ...] = (
     (r"\s*\(ms\)$|[ /]ms(?:ec)?$", 1e-3),
     (r"\s*\((?:s|sec|seconds)\)$|[ /]s(?:ec(?:onds)?)?$", 1.0),
@@ -588,6 +588,63 @@ _GROUP_OF_LR = re.compile(
     r"(?:^|[/ ])(?:lr|learning rate)(?:$|[ /(].{0,30}?(?:pg|group|param group) ?\d+\)?$)"
 )
 """`optim/LR (group 0)`, `lr-DecoupledAdamW/group0`, `lr/pg0`."""
+_COUNTS = frozenset(
+    [
+        "step",
+        "steps",
+        "iter",
+        "iters",
+        "iteration",
+        "iterations",
+        "episode",
+        "episodes",
+        "generation",
+        "generations",
+        "round",
+        "rounds",
+    ]
+)
+_NO_COUNT = frozenset(
+    [
+        "per",
+        "time",
+        "times",
+        "sec",
+        "seconds",
+        "ms",
+        "loss",
+        "lr",
+        "rate",
+        "size",
+        "max",
+        "min",
+        "num",
+        "reward",
+        "score",
+        "return",
+        "acc",
+        "accuracy",
+        "length",
+        "len",
+        "mean",
+        "avg",
+        "std",
+        "best",
+        "last",
+        "warmup",
+        "save",
+        "eval",
+        "val",
+        "test",
+        "log",
+        "every",
+        "patience",
+        "speed",
+        "dt",
+        "done",
+        "remaining",
+    ]
+)
 _EXPERT_KEY = re.compile(
     r"(?:^|[/. ])(?:(?:load|tokens?|usage|share|frac(?:tion)?|util(?:ization)?|counts?)"
     r"[/. ](?:per[/. ])?)?experts?[/. ]?(\d{1,5})"
@@ -625,6 +682,18 @@ def unit_scale(key: str) -> float:
 
 
 @lru_cache(maxsize=4096)
+def may_count(key: str) -> bool:
+    """Whether a key that no alias knows may count the rows, if its values rise: by its last word.
+
+    Example:
+        >>> may_count("total_step"), may_count("Episode"), may_count("steps_per_second")
+        (True, True, False)
+    """
+    words = re.split(r"[^a-z0-9]+", normalise(key))
+    return words[-1] in _COUNTS and len(words) <= _MOST_COUNT_WORDS and _NO_COUNT.isdisjoint(words)
+
+
+@lru_cache(maxsize=4096)
 def canonical(key: str) -> str | None:
     """Return the canonical name of a logged key, or None for a key that no alias knows.
 
@@ -643,7 +712,8 @@ def canonical(key: str) -> str | None:
         return "lr"
     for pattern, _ in _UNIT_SUFFIXES:
         stem = re.sub(pattern, "", text)
-        if stem != text and stem in _TIME_KEYS:
+        # `step/s` is how many of them there are in a second, and no time.
+        if stem != text and stem in _TIME_KEYS and not (stem == "step" and text[4:5] == "/"):
             return "step_time_s"
     return _of_one_part(text)
 

@@ -256,6 +256,52 @@ def test_an_ending_is_what_stands_at_the_end(tmp_path: Path, text: str, badly: b
     assert (trimtab.analyze(log).verdict == "ended-badly") is badly
 
 
+_PLOT = (
+    "12:00:01: Unable to plot network architecture:\n"
+    "12:00:02: module 'torch.onnx' has no attribute '_optimize_trace'\n"
+)
+
+
+def _epochs(first: int, last: int) -> str:
+    return "".join(
+        f"12:{e:02d}:03: Epoch {e}\n12:{e:02d}:04: train_loss {0.6 / (e + 1):.4f}\n"
+        f"12:{e:02d}:05: val_loss {0.7 / (e + 1):.4f}\n12:{e:02d}:06: Pseudo dice [0.{e + 1}]\n"
+        for e in range(first, last)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "badly"),
+    [
+        # nnU-Net warns so before its first epoch; its rows have no step.
+        (_PLOT + _epochs(0, 2), False),
+        (_PLOT + _epochs(0, 12), False),
+        (_epochs(0, 6) + _PLOT + _epochs(6, 12), False),
+        (_epochs(0, 12) + _PLOT, True),
+        (_epochs(0, 12) + _PLOT + _epochs(12, 13), True),
+    ],
+)
+def test_what_rows_of_any_axis_follow_is_no_ending(tmp_path: Path, text: str, badly: bool) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(text, encoding="utf-8")
+    assert (trimtab.analyze(log).verdict == "ended-badly") is badly
+
+
+def test_rows_with_nan_are_an_incident_and_no_crash(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    rows = _logged((1, 60)) + "".join(
+        f"step {s}/120 | loss nan | lr 0.001\n" for s in range(60, 90)
+    )
+    log.write_text(rows, encoding="utf-8")
+    analysis = trimtab.analyze(log)
+    assert analysis.verdict == "incident"
+    log.write_text(rows + "Traceback (most recent call last):\nValueError: bad box\n", "utf-8")
+    ended = trimtab.analyze(log).runs[0]
+    assert (ended.verdict, ended.ending and ended.ending.crash_class) == ("ended-badly", "numeric")
+    assert ended.ending is not None
+    assert ended.ending.line == "ValueError: bad box"
+
+
 @pytest.mark.parametrize(
     ("status", "verdict"), [({"status": 0}, "healthy"), ({"status": 1}, "ended-badly")]
 )

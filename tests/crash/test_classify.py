@@ -292,3 +292,25 @@ def test_every_row_names_a_class_and_an_advice() -> None:
         assert all(text == text.lower() for text in row.any)
         assert row.cores
         assert row.regex is None or row.regex.pattern
+
+
+NAN_STEPS = [f"step {i}/5000 loss nan lr 3e-4 tok/s 120000" for i in range(140, 150)]
+
+
+@pytest.mark.parametrize("line", ["Iteration 220, loss = nan", "epoch 3 | loss: nan | grad is inf"])
+def test_a_record_with_nan_is_no_message_of_an_end(line: str) -> None:
+    assert classify([*STEPS, f"I0425 10:13:21 9167 solver.cpp:65] {line}"]) is None
+    stopped = classify([*STEPS, f"{line}, stopping"])
+    assert stopped is None or stopped.crash_class == "numeric"
+
+
+def test_nan_rows_end_a_job_only_where_it_is_known_to_be_over() -> None:
+    told = classify([*STEPS, *NAN_STEPS])
+    assert told is not None
+    assert told.pattern == "nan-records"
+    assert classify([*STEPS, *NAN_STEPS], broken_rows_end=False) is None
+    report = classify(
+        [*STEPS, *NAN_STEPS, *TRACE, "ArithmeticError: Gradient exploded!"], broken_rows_end=False
+    )
+    assert report is not None
+    assert (report.crash_class, report.line) == ("numeric", "ArithmeticError: Gradient exploded!")

@@ -125,7 +125,7 @@ def test_printed_dicts_between_progress_bars(tmp_path: Path) -> None:
     text += "{'eval_loss': 2.5, 'epoch': 0.5}\n"
     text += "{'train_runtime': 9.0, 'train_loss': 2.0, 'epoch': 0.5}\n"
     record = read_text(tmp_path, text)
-    assert (record.format, record.axis, record.num_loss_rows) == ("hf-stdout", "epoch", 5)
+    assert (record.format, record.axis, record.num_loss_rows) == ("hf-stdout", "step", 5)
     assert cells(record, "val_loss") == [None] * 4 + [2.5]
     assert all(math.isnan(v) for v in record.columns["grad_norm"].values)
 

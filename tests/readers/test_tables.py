@@ -14,7 +14,9 @@ from trimtab.detectors.offline import all_findings
 from trimtab.errors import ReadError
 from trimtab.readers import find_reader, read_run
 from trimtab.readers.csv_table import CsvReader
+from trimtab.readers.given_columns import columns_given, parse_columns
 from trimtab.readers.nan_policy import nan_means_missing
+from trimtab.readers.tags import signal_of_tag
 from trimtab.record import Column, RunRecord
 from trimtab.testing.curves import simulate_run
 from trimtab.testing.megatron_logs import MegatronStyle, print_log
@@ -446,3 +448,42 @@ def test_a_loss_above_a_thousand_that_is_printed_short_is_a_thousandfold(tmp_pat
     (tmp_path / "train.log").write_text(text)
     record = read_run(tmp_path / "train.log")
     assert record.columns["loss"].values.tolist() == pytest.approx([1100.0 - t for t in range(200)])
+
+
+@pytest.mark.parametrize("key", ["Episode", "Generation", "total_step", "round"])
+def test_a_count_that_rises_is_the_step_of_a_table(tmp_path: Path, key: str) -> None:
+    rows = "".join(f"{300 + i},{120 - i / 9:.2f},{i % 7}\n" for i in range(30))
+    path = tmp_path / "log.csv"
+    path.write_text(f"{key},Mean Fitness,lives\n{rows}")
+    record = read_run(path)
+    assert (record.axis, record.step.tolist()) == ("step", list(range(300, 330)))
+    assert record.keys["reward"] == "Mean Fitness"
+    assert dict(record.unread) == {"lives": 30}
+    # What an epoch or a step counts goes before it; what falls or has fractions counts nothing.
+    path.write_text(
+        f"{key},epoch,loss\n" + "".join(f"{9 * i},{i},{3 - i / 99}\n" for i in range(30))
+    )
+    assert read_run(path).axis == "epoch"
+    path.write_text(f"{key},loss\n" + "".join(f"{i % 7},{3 - i / 99}\n" for i in range(30)))
+    assert read_run(path).axis == "row"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "samples_per_second",
+        "examples_per_sec",
+        "tokens_per_second",
+        "perf/images_per_sec",
+        "seqs/s",
+    ],
+)
+def test_throughput_under_many_names(tmp_path: Path, key: str) -> None:
+    assert signal_of_tag(key) == "throughput"
+    rows = "".join(f"{i},{3 - i / 99},{900 + i}\n" for i in range(30))
+    path = tmp_path / "log.csv"
+    path.write_text(f"step,loss,{key}\n{rows}")
+    assert read_run(path).columns["throughput"].logged().tolist() == [900.0 + i for i in range(30)]
+    path.write_text(f"step,loss,Tempo\n{rows}")
+    with columns_given(parse_columns(f"{key.rpartition('/')[2] if 'perf' in key else key}=Tempo")):
+        assert read_run(path).columns["throughput"].logged()[0] == 900

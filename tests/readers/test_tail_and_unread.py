@@ -75,3 +75,17 @@ def test_unread_keys_are_bounded(tmp_path: Path) -> None:
         f"{i},{3 - i / 100},{','.join(['1.5'] * 300)}\n" for i in _ROWS
     )
     assert len(read_run(_written(tmp_path / "run.csv", text)).unread) == 200
+
+
+def test_a_bar_gives_no_key_a_value_and_no_key_keeps_half_a_bracket(tmp_path: Path) -> None:
+    # What Ultralytics' trainer prints between its epochs.
+    bar = "  Class  Images  Box(P      R   mAP50  mAP50-95): 100%|██| {i}/4 [00:01<00:00, 2.5it/s]"
+    lines = [
+        f"step {i} loss {3 - i / 99:.4f} (shown 0.5) best mAP50): {i}.5\n" + bar.format(i=i % 4)
+        for i in range(40)
+    ]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines), encoding="utf-8")
+    unread = read_run(path).unread
+    assert "best map50" in unread
+    assert not any("map50 95" in key or key.endswith(")") for key in unread)

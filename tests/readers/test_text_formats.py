@@ -352,3 +352,60 @@ def test_formats_with_a_name_are_told(tmp_path: Path, name: str, format_name: st
     assert reader.name == format_name
     notes = [n for n in reader.read(path).notes if "without a name" in n]
     assert bool(notes) == (format_name == "text")
+
+
+@pytest.mark.parametrize(
+    "taken",
+    ["19s 76ms/step", "19s", "3min", "12 ms", "250 us/sample", "7 it/s", "80%", "512MB", "2 h"],
+)
+def test_a_number_with_a_unit_is_no_place_in_the_epoch(tmp_path: Path, taken: str) -> None:
+    # Keras prints the seconds of an epoch where others print the batch; they rise and fall.
+    number, *unit = taken.split(" ", 1) if " " in taken else (taken,)
+    digits = "".join(c for c in number if c.isdecimal())
+    text = "".join(
+        f"Epoch {i}/80\n{int(digits) + (7 * i) % 5}{number[len(digits) :]}"
+        f"{''.join(f' {u}' for u in unit)} - loss: {3 - 0.1 * i:.4f} - acc: 0.5\n"
+        for i in range(1, 16)
+    )
+    path = tmp_path / "some log"
+    path.write_text(text)
+    record = read_run(path)
+    assert (record.axis, record.step.tolist()) == ("epoch", list(range(1, 16)))
+
+
+def test_a_count_a_second_is_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "some log"
+    path.write_text(
+        "".join(f"step {i} loss {3 - i / 99:.3f} global_step/sec: 2.5\n" for i in range(20))
+    )
+    assert "step_time_s" not in read_run(path).columns
+
+
+@pytest.mark.parametrize("key", ["total_step", "outer_iter", "Episode", "fed round", "Generation"])
+def test_a_count_that_rises_is_the_step_where_none_is_better(tmp_path: Path, key: str) -> None:
+    # MobileFaceNet's trainer prints `epoch 0, total_step 24050, total loss is 47.09`.
+    path = tmp_path / "some log"
+    at = [24050 + 50 * i for i in range(9)]
+    line = (
+        "epoch 0, {key} {n}, total loss is {x:.2f} , inference loss is {x:.2f}, accuracy is 0.1\n"
+    )
+    path.write_text("".join(line.format(key=key, n=n, x=47 - n / 9999) for n in at))
+    assert (read_run(path).axis, read_run(path).step.tolist()) == ("step", at)
+    # A step of its own goes before it, and one that stands still counts nothing.
+    path.write_text(
+        "".join(line.format(key=f"step {i}, {key}", n=n, x=3 - i / 9) for i, n in enumerate(at * 2))
+    )
+    assert read_run(path).step.tolist() == list(range(18))
+    path.write_text("".join(line.format(key=key, n=9000, x=3 - i / 9) for i in range(18)))
+    assert read_run(path).axis != "step"
+
+
+def test_an_excerpt_that_begins_below_its_first_header(tmp_path: Path) -> None:
+    # Keras prints the epoch above its line; the excerpt starts in between.
+    text = "Epoch 63/100\n" + "".join(
+        f"4/4 [=====] - 0s {4 + i % 2}ms/step - loss: 0.00{64 - i} - mae: 0.05\nEpoch {65 + i}/100\n"
+        for i in range(9)
+    )
+    path = tmp_path / "some log"
+    path.write_text(text.partition("\n")[2].rpartition("Epoch")[0])
+    assert (read_run(path).axis, read_run(path).step.tolist()) == ("epoch", list(range(64, 73)))

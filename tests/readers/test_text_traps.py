@@ -335,3 +335,16 @@ def test_a_rank_that_leaves_the_others_is_named(tmp_path: Path, breaks: bool) ->
     path = tmp_path / "ranks.log"
     path.write_text("\n".join(lines))
     assert any("ranks differ: the loss of rank 2" in n for n in read_run(path).notes) == breaks
+
+
+def test_lines_that_two_loggers_print_are_one_row(tmp_path: Path) -> None:
+    # TensorFlow's object detection prints each line twice, here with a loss that broke.
+    lines = [
+        f"{head}Step {100 * i} per-step time 2.7s loss={'nan' if i > 9 else f'{3 - i / 9:.3f}'}"
+        for i in range(1, 13)
+        for head in ("INFO:tensorflow:", "I0313 12:02:55.914595 15108 model_lib_v2.py:665] ")
+    ]
+    record = read(tmp_path, "\n".join(lines))
+    assert len(record.attempts) == 1
+    assert record.step.tolist() == [100.0 * i for i in range(1, 13)]
+    assert np.isnan(record.columns["loss"].values).sum() == 3

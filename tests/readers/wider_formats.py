@@ -722,7 +722,7 @@ FORMATS: dict[str, Wider] = {
     "rllib_json": Wider(text=_rllib_json, axis="step"),
     "trl_grpo": Wider(text=_trl_grpo, axis="epoch", norm=True, lr=True),
     "verl_console": Wider(text=_verl_console, axis="step", norm=True, lr=True),
-    "axolotl": Wider(text=_axolotl, axis="epoch", norm=True, lr=True),
+    "axolotl": Wider(text=_axolotl, axis="step", norm=True, lr=True),
     "litgpt": Wider(text=_litgpt, axis="step"),
     "llamafactory_jsonl": Wider(text=_llamafactory_jsonl, axis="step", lr=True),
     "t5x": Wider(text=_t5x, axis="step", lr=True),

@@ -7,6 +7,7 @@ readers say what is a row, since they know the form of this log.
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -34,12 +35,21 @@ def ending_of(record: RunRecord) -> Ending | None:
     Args:
         record: What was read; its `tail` holds the last lines of a text log.
     """
-    told = classify(record.tail) if record.tail else None
-    if told is None:
+    # Rows with NaN are judged as rows: a log in which they merely go on does not end in a crash.
+    told = classify(record.tail, broken_rows_end=False) if record.tail else None
+    if told is None or _went_on(record, told) or _handled(record, told):
         return None
-    # Broken numbers stand in the rows themselves: rows that follow heal nothing.
-    if told.crash_class != "numeric" and (_went_on(record, told) or _handled(record, told)):
-        return None
+    broken = classify(record.tail)
+    if broken is not None and broken.pattern == "nan-records":
+        # The numbers broke first: the line at the end is what became of it.
+        told = replace(
+            broken,
+            line=told.line,
+            line_number=told.line_number,
+            rank=told.rank,
+            host=told.host,
+            origin=told.origin,
+        )
     return Ending(
         why=plain(f"the log ends in a crash ({told.crash_class}): {told.why}"),
         crash_class=told.crash_class,
@@ -66,9 +76,14 @@ def _went_on(record: RunRecord, told: CrashReport) -> bool:
         except ReadError:
             return False
     loss = found.columns.get("loss")
-    if loss is None or found.axis != "step" or record.axis != "step":
+    if loss is None:
         return False
-    return len(np.unique(found.step[np.isfinite(loss.values)])) >= _WENT_ON_STEPS
+    places = len(np.unique(found.step[loss.present]))
+    if found.axis != "step":
+        # Rows without a step of their own may be one row drawn again.
+        places = min(places, len(np.unique(loss.logged())))
+    # All rows of the log behind it: a warning of the start.
+    return places >= (2 if found.num_loss_rows >= record.num_loss_rows else _WENT_ON_STEPS)
 
 
 def _handled(record: RunRecord, told: CrashReport) -> bool:

@@ -71,7 +71,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "--columns",
         metavar="NAME=COLUMN,...",
         default="",
-        help="what columns of a table, or keys of a log, mean: loss=Verlust,step=Schritt",
+        help=(
+            "what columns of a table, or keys of a log, mean: loss=Verlust,step=Schritt; without a"
+            " header by their place: loss=2,step=1"
+        ),
     )
     parser.add_argument(
         "--interval", metavar="S", type=float, default=5.0, help="seconds between looks"

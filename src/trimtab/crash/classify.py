@@ -62,6 +62,8 @@ _LAST_LINES: Final = 30
 """Lines at the end of a log of which one that names a failure in unknown words ended the job."""
 
 _WORD = re.compile(r"[a-z]+")
+_STOPS = re.compile(r"stop|abort|exit|terminat|fail|error|skip", re.IGNORECASE)
+"""What a record with NaN says besides where the program does something about it."""
 
 _WRAPPERS: Final = frozenset(
     {"ChildFailedError", "SignalException", "CalledProcessError", "SystemExit", "RayTaskError"}
@@ -124,7 +126,10 @@ class _Hit:
 
 
 def classify(
-    lines: Sequence[str], *, patterns: Sequence[CrashPattern] | None = None
+    lines: Sequence[str],
+    *,
+    patterns: Sequence[CrashPattern] | None = None,
+    broken_rows_end: bool = True,
 ) -> CrashReport | None:
     """Say what ended the run that printed these lines last; None where nothing tells.
 
@@ -137,12 +142,14 @@ def classify(
         lines: The last lines of a log, in its order, with or without line ends. Of more than
             4,000 the last ones are read; of a longer line the first and the last characters.
         patterns: Rows to use instead of the table's, the more special first.
+        broken_rows_end: Whether records with NaN at the very end tell of the end by themselves, as
+            they do of a job that is known to be over.
 
     Returns:
         The report, or None: nothing at the end tells of a failure. A traceback that is cut, a
         `SystemExit`, or an end in words that no row knows is the class `unknown`.
 
-    NaN in records of training at the very end is the class `numeric`.
+    NaN in two records of training or more at the very end is the class `numeric`.
     Cost: O(lines x rows) substring searches, some 20 ms for 2,000 lines; nothing is kept.
 
     Example:
@@ -154,7 +161,7 @@ def classify(
     texts = [clean(line) for line in lines[skipped:]]
     rows = crash_patterns() if patterns is None else patterns
     hits = _alive(texts, list(_hits(texts, rows)))
-    broken = _broken_numbers(texts)
+    broken = _broken_numbers(texts) if broken_rows_end else None
     if broken is not None:
         hits.append(broken)
     hits = hits or _alive(texts, _unknown_ends(texts))
@@ -178,6 +185,8 @@ def _hits(texts: list[str], rows: Sequence[CrashPattern]) -> Iterator[_Hit]:
             ):
                 continue
             taken.add(index)
+            if pattern.crash_class == "numeric" and _only_logs(text):
+                continue
             if not (is_calm(text) and pattern.level in ("error", "end", "minor")):
                 quoted = index > 0 and names_a_frame(texts[index - 1])
                 yield _of_pattern(pattern, index, text, quoted=quoted)
@@ -240,6 +249,11 @@ def _of_pattern(pattern: CrashPattern, index: int, text: str, *, quoted: bool) -
         pattern=pattern.id,
         do=pattern.do,
     )
+
+
+def _only_logs(text: str) -> bool:
+    """Return whether a line is a record with NaN that says nothing of an end."""
+    return nan_progress(text) and not exception_name(text) and not _STOPS.search(text)
 
 
 def _exceptions(texts: list[str], taken: set[int]) -> Iterator[_Hit]:

@@ -10,6 +10,7 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | any text with a loss in it | `freetext`                                                  |
 | Megatron text              | `megatron`, `megatron_units`, `loss_scaling`, `line_layout` |
 | JSON lines, CSV            | `jsonl`, `csv_table` over `table`, `table_axis`             |
+| numbers without names      | `bare_table` over `table`                                   |
 | HF's and MLPerf's output   | `hf_stdout`, `mllog` over `table`, `table_axis`             |
 | one JSON document          | `json_document`, `long_form`                                |
 | TensorBoard event files    | `tensorboard` over `tfevents`, `tfrecord`, `crc32c`         |
@@ -35,9 +36,11 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_FOLDERS
+from trimtab.readers.bare_table import BareTableReader, bare_table
 from trimtab.readers.base import (
     CUT_STREAM,
     Reader,
+    loss_lines_among,
     num_loss_lines,
     read_tail,
     take_sample,
@@ -85,6 +88,7 @@ __all__ = [
 READERS: tuple[Reader, ...] = (
     JsonlReader(),
     CsvReader(),
+    BareTableReader(),
     MegatronReader(),
     TensorBoardReader(),
     WandbReader(),
@@ -100,10 +104,12 @@ READERS: tuple[Reader, ...] = (
 MIN_CONFIDENCE = 0.2
 _OF_FREE_TEXT = (MegatronReader, MllogReader, HfStdoutReader)
 _FORMATS_OF_TEXT = frozenset(r.name for r in READERS if isinstance(r, (*_OF_FREE_TEXT, TextReader)))
-_MIN_EXPLAINED = 0.5
-"""Share of the lines that name a loss with a number, below which others are asked, too."""
-_MIN_TOLD = 0.2
-"""Share below which the record says so."""
+_MIN_EXPLAINED = 0.8
+"""Share of the lines that name a loss with a number, below which others are asked, too, and the
+record says so."""
+_MIN_AT_END, _MAX_AT_END = 20, 120
+"""Lines with a loss at an end of a log that show what its records look like there, among how many.
+"""
 _MIN_BETTER = 1.5
 """How many times more records another reader must give to be believed before a surer one."""
 _FEW_ROWS = 200
@@ -133,6 +139,9 @@ def find_reader(path: Path) -> Reader:
             break
     if found is not None:
         return found
+    bare = None if sample.is_binary else bare_table(sample.lines)
+    if bare is not None and not bare.names:
+        raise ReadError.of_no_log(f"{path}: {bare.way_out}")
     known = name_of_binary(sample.raw) if sample.is_binary else ""
     if known:
         raise ReadError.of_no_log(f"{path}: {known}")
@@ -466,9 +475,12 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
         found = reader.read(path)
     except ReadError as error:
         refusal = error
-    if not isinstance(reader, _OF_FREE_TEXT):
+    is_json = isinstance(reader, JsonlReader)
+    if not isinstance(reader, _OF_FREE_TEXT) and not (is_json and found is not None):
         return _one_of(found, refusal)
-    num_lines = num_loss_lines(path) if found is None or _is_thin(found, path) else 0
+    thin = found is None or (not is_json and _is_thin(found, path))
+    with watching(_unseen):  # a second look is no progress
+        num_lines = num_loss_lines(path) if thin or not _explains_ends(reader, path) else 0
     if found is not None and found.num_loss_rows >= _MIN_EXPLAINED * num_lines:
         return found
     for other in (HfStdoutReader(), TextReader()):
@@ -480,11 +492,44 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
             continue
         if found is None or record.num_loss_rows > _MIN_BETTER * found.num_loss_rows:
             found = record
-    if found is not None and found.num_loss_rows < _MIN_TOLD * num_lines:
+    if found is not None and found.num_loss_rows < _MIN_EXPLAINED * num_lines:
         share = found.num_loss_rows / num_lines
-        text = f"{share:.0%} of {num_lines} lines that name a loss are read as records"
+        text = (
+            f"{share:.0%} of {num_lines} lines that name a loss are read as records: the others"
+            " have another form; give them as a file of their own to have them judged"
+        )
         found = replace(found, notes=(*found.notes, text))
     return _one_of(found, refusal)
+
+
+def _unseen(_path: str, _position: int) -> None:
+    """Show nothing of it."""
+
+
+def _explains_ends(reader: Reader, path: Path) -> bool:
+    """Whether a reader reads the first and the last records of a file as it reads the others.
+
+    A log may go on in another form where another program took over.
+    """
+    if isinstance(reader, JsonlReader):
+        # Its lines are told from others at a glance; reading them again would cost more.
+        return loss_lines_among([line for line in read_tail(path) if "{" not in line]) < _MIN_AT_END
+    for lines in (take_sample(path).lines[:_MAX_AT_END], read_tail(path)[-_MAX_AT_END:]):
+        num = loss_lines_among(lines)
+        if num >= _MIN_AT_END and _num_read(reader, lines) < 0.5 * num:
+            return False
+    return True
+
+
+def _num_read(reader: Reader, lines: Sequence[str]) -> int:
+    """Return how many losses a reader reads from lines of a text."""
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as directory:
+        path = Path(directory) / "lines.log"
+        path.write_text("\n".join((*lines, "")), encoding="utf-8", errors="replace")
+        try:
+            return reader.read(path).num_loss_rows
+        except ReadError:
+            return 0
 
 
 def _is_thin(record: RunRecord, path: Path) -> bool:

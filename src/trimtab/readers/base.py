@@ -16,7 +16,7 @@ import re
 import stat
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -42,6 +42,7 @@ __all__ = [
     "Sample",
     "TextLines",
     "is_plain",
+    "loss_lines_among",
     "num_loss_lines",
     "open_bytes",
     "read_tail",
@@ -251,8 +252,29 @@ _LOSS_LINE = re.compile(
 )
 
 
+_HELD_OUT_LINE = re.compile(
+    rb"(?i)(?:val|valid|validation|eval|test|dev)[_ /.-]?(?:lm )?(?:loss|nll)"
+)
+
+
+def _num_in(text: bytes) -> int:
+    return sum(
+        1 for m in _LOSS_LINE.finditer(text) if not _HELD_OUT_LINE.search(m.string, *_near(m))
+    )
+
+
+def _near(match: re.Match[bytes]) -> tuple[int, int]:
+    """Return where a line's first loss is named, with the word in front of it."""
+    return max(match.start() - 12, 0), min(match.start() + 12, match.end())
+
+
+def loss_lines_among(lines: Sequence[str]) -> int:
+    """Return how many of some lines name a training loss and then a number with a fraction."""
+    return _num_in("\n".join(lines).encode("utf-8", "replace"))
+
+
 def num_loss_lines(path: Path) -> int:
-    """Return how many lines name a loss and then a number with a fraction.
+    """Return how many lines name a training loss and then a number with a fraction.
 
     Cost: one pass over the first 64 MiB.
     """
@@ -264,10 +286,10 @@ def num_loss_lines(path: Path) -> int:
                 whole, mark, rest_of = (rest + chunk).rpartition(b"\n")
                 rest = rest_of if mark else whole + rest_of
                 rest = rest[-_CHUNK_SIZE_BYTES:]
-                num += sum(1 for _ in _LOSS_LINE.finditer(whole)) if mark else 0
+                num += _num_in(whole) if mark else 0
         except CUT_STREAM:
             pass
-    return num + sum(1 for _ in _LOSS_LINE.finditer(rest))
+    return num + _num_in(rest)
 
 
 def read_tail(path: Path) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ _FEW_LINES = 3
 _DELIMITERS = (",", "\t", ";", "|")
 _DECIMAL_COMMA = re.compile(r"(?<!\d)([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 
+_RULE = re.compile(r"\s*:?-+:?\s*")
+
 
 class CsvReader:
     """Reads tables with a header line."""
@@ -102,7 +104,8 @@ class CsvReader:
             )
         table.notes.extend(lines.notes())
         table.settle_problems(ragged, "a number")
-        return table.to_record(columnar=True)
+        # A page shows what was logged; only files of columns have NaN where nothing was.
+        return table.to_record(columnar=parse.delimiter != "|")
 
 
 class _Parse:
@@ -140,6 +143,8 @@ class _Parse:
             self.raw_header = [cell.strip() for cell in cells]
             self._order(_named_by_file(self.raw_header, self.path))
             return
+        if self.delimiter == "|" and all(map(_RULE.fullmatch, cells)):
+            return  # the line of dashes below the header of a Markdown table
         if len(cells) != len(self.header):
             what = f"{len(cells)} cells, expected {len(self.header)} as in the header"
             self.ragged.append((number, what))

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 from trimtab.errors import ConfigError
 from trimtab.record import RunRecord
-from trimtab.vocabulary import SIGNAL_BY_NAME, normalise
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "AXES",
@@ -42,6 +42,8 @@ def parse_columns(text: str) -> dict[str, str]:
     Example:
         >>> parse_columns("loss=Verlust,step=Schritt")
         {'loss': 'Verlust', 'step': 'Schritt'}
+        >>> parse_columns("tokens_per_second=Tempo")
+        {'throughput': 'Tempo'}
     """
     columns: dict[str, str] = {}
     for part in text.split(",") if text else ():
@@ -55,7 +57,7 @@ def parse_columns(text: str) -> dict[str, str]:
 
 
 def checked_columns(columns: object, *, told_by: str = "columns") -> dict[str, str]:
-    """Return canonical name -> column, as it was given.
+    """Return canonical name -> column; another name of a signal, as `samples_per_second`, is taken.
 
     Raises:
         ConfigError: It is no such mapping, or a name is neither a signal nor an axis.
@@ -66,13 +68,16 @@ def checked_columns(columns: object, *, told_by: str = "columns") -> dict[str, s
         raise ConfigError(
             f'{told_by}={columns!r:.60}: expected a mapping such as {{"loss": "training/ce"}}'
         )
-    for name in columns:
-        if name not in SIGNAL_BY_NAME and name not in AXES:
+    named: dict[str, str] = {}
+    for name, column in columns.items():
+        known = name if name in SIGNAL_BY_NAME or name in AXES else canonical(name)
+        if known is None:
             raise ConfigError(
                 f"{told_by}: no signal is called {name!r}; known are step, epoch, loss, val_loss,"
                 " lr, grad_norm and the others of docs/beyond-language-models.md"
             )
-    return dict(columns)
+        named[known] = column
+    return named
 
 
 @contextmanager

@@ -2,9 +2,10 @@
 
     {'loss': 2.1, 'grad_norm': 0.9, 'learning_rate': 1e-05, 'epoch': 0.1}
 
-Other trainers print such dicts as well, with a step. Without one, rows are counted by the epoch
-where no two say the same, else by their place: an evaluation then belongs to the training row
-before it. A fall of the epoch begins a new attempt: scripts that train several times in a row.
+Other trainers print such dicts as well, with a step. Without one, rows are counted by the progress
+bar that is drawn before each (`10/4854`), else by the epoch where no two say the same, else by their
+place: an evaluation then belongs to the training row before it. A fall of the epoch begins a new
+attempt: scripts that train several times in a row.
 """
 
 import re
@@ -39,6 +40,12 @@ _LOSS_PAIR = (
 )
 
 
+_BAR = re.compile(r"%\|[^|\n]{0,400}\|\s{0,20}(\d{1,12})/(\d{1,12})(?=\s{0,4}\[)")
+"""The count of tqdm's bar: `10/4854 [00:15<`."""
+_MAX_BARS = 64
+_MIN_RISING = 0.9
+
+
 class HfStdoutReader:
     """Reads printed dicts."""
 
@@ -60,9 +67,12 @@ class HfStdoutReader:
             ReadError: There is no dict with a loss.
         """
         lines = TextLines(path)
-        rows = list(_rows(lines))
+        bars = _Bars()
+        rows = list(_rows(lines, bars))
         table = LogTable(str(path), self.name)
         has_step = any(table.role(key) == "step" for _, row in rows for key in row)
+        if not has_step and bars.count([row for _, row in rows]):
+            table.notes.append("the step is that of the progress bar before each record")
         epochs = _fill(table, rows, merges=not has_step)
         if table.num_rows == 0:
             raise ReadError(f"{path}: no records that can be read; looked for {self.looks_for}")
@@ -72,15 +82,72 @@ class HfStdoutReader:
         return record if record.axis != "row" else _cut_where_epoch_falls(record, epochs)
 
 
-def _rows(lines: TextLines) -> Iterator[tuple[int, dict[str, object]]]:
+class _Bars:
+    """Where the progress bars stood at each row, by their totals: those of loading, of training."""
+
+    def __init__(self) -> None:
+        self._now: dict[int, int] = {}
+        self._at_rows: list[dict[int, int]] = []
+        self._after_first: dict[int, int] = {}
+
+    def see(self, text: str) -> None:
+        """Look at a piece of a line."""
+        for match in _BAR.finditer(text):
+            total = int(match[2])
+            if total in self._now or len(self._now) < _MAX_BARS:
+                self._now[total] = int(match[1])
+                if len(self._at_rows) == 1:
+                    self._after_first.setdefault(total, int(match[1]))
+
+    def mark(self) -> None:
+        """Remember where they stand at a row."""
+        self._at_rows.append(dict(self._now))
+
+    def count(self, rows: list[dict[str, object]]) -> bool:
+        """Give each training row the count of the bar that moves on with them; say whether one does."""
+        trains = [i for i, row in enumerate(rows) if _trains(row) and "train_runtime" not in row]
+        found: list[tuple[int, list[int]]] = []
+        for total in sorted(self._now, reverse=True):
+            # An excerpt may begin with a row; the bar is drawn again behind it.
+            if trains and trains[0] == 0 and total in self._after_first:
+                self._at_rows[0].setdefault(total, self._after_first[total])
+            places = [self._at_rows[i][total] for i in trains if total in self._at_rows[i]]
+            rising = np.count_nonzero(np.diff(places) > 0)
+            if len(places) == len(trains) > 1 and rising >= _MIN_RISING * (len(places) - 1):
+                found.append((total, places))
+        if not found:
+            return False
+        last = -1
+        for k, (i, place) in enumerate(zip(trains, found[0][1], strict=True)):
+            # A bar that was not drawn anew since the last row stands behind the step of this one.
+            here = last + 1 if k and found[0][1][k - 1] <= place <= last else place
+            rows[i]["step"] = last = here
+        return True
+
+
+def _rows(lines: TextLines, bars: _Bars) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield (line number, values) of every dict that is a record."""
     for number, line in enumerate(lines, 1):
+        drawn = "%|" in line
         if "{" not in line:
+            if drawn:
+                bars.see(line)
             continue
+        seen = 0
         for match in _DICT.finditer(line):
             row = _pairs(match[0])
             if any(_speaks_of_training(key, value) for key, value in row.items()):
+                if drawn:
+                    bars.see(line[seen : match.start()])
+                    seen = match.end()
+                bars.mark()
                 yield number, row
+        if drawn:
+            bars.see(line[seen:])
+
+
+def _trains(row: dict[str, object]) -> bool:
+    return any(canonical(key) in ("loss", "grad_norm") for key in row)
 
 
 def _pairs(text: str) -> dict[str, object]:
@@ -113,21 +180,17 @@ def _speaks_of_training(key: str, value: object) -> bool:
 
 def _fill(
     table: LogTable, rows: list[tuple[int, dict[str, object]]], *, merges: bool
-) -> list[float | None]:
-    """Put rows into a table; return the epoch of each row, None where it has none.
+) -> list[object]:
+    """Put rows into a table; return the epoch of each row as printed, None where it has none.
 
     With `merges`, a row without a training value is put into the row before it.
     """
-    epochs: list[float | None] = []
+    epochs: list[object] = []
     is_open = False
     # Evaluations join the training row before them, where there are any but a last summary.
-    trained = any(
-        canonical(key) in ("loss", "grad_norm") and "train_runtime" not in row
-        for _, row in rows
-        for key in row
-    )
+    trained = any(_trains(row) and "train_runtime" not in row for _, row in rows)
     for number, row in rows:
-        trains = any(canonical(key) in ("loss", "grad_norm") for key in row)
+        trains = _trains(row)
         summary = "train_runtime" in row
         # The Trainer prints evaluations and its last summary as dicts behind a training row.
         if merges and trained and (summary or not trains) and is_open:
@@ -136,7 +199,7 @@ def _fill(
             if is_open:
                 table.end_row()
             kept, is_open = row, True
-            epochs.append(_epoch(row))
+            epochs.append(row.get("epoch"))
         for key, value in kept.items():
             table.put(key, value, number)
     if is_open:
@@ -144,16 +207,16 @@ def _fill(
     return epochs
 
 
-def _epoch(row: dict[str, object]) -> float | None:
+def _epoch(value: object) -> float | None:
     try:
-        return parse_number(row.get("epoch"))
+        return parse_number(value)
     except BadNumberError:
         return None
 
 
-def _cut_where_epoch_falls(record: RunRecord, epochs: list[float | None]) -> RunRecord:
+def _cut_where_epoch_falls(record: RunRecord, epochs: list[object]) -> RunRecord:
     """Return a record counted by rows with a new attempt at each fall of the epoch."""
-    at = [epochs[int(row)] for row in record.step]
+    at = [_epoch(epochs[int(row)]) for row in record.step]
     cuts: list[int] = []
     last = -np.inf
     for row, epoch in enumerate(at):

@@ -7,7 +7,8 @@ from trimtab.limits import MAX_CELL_CHARS
 
 __all__ = ["BadNumberError", "counted", "parse_number", "parse_step", "shown"]
 
-_MISSING = frozenset({"", "none", "null", "na", "<na>"})
+_MISSING = frozenset({"", "none", "null", "na", "<na>", "no log"})
+"""`No Log` is what Hugging Face's tables in notebooks have where nothing was logged."""
 _SPECIAL = {
     "true": 1.0,  # as a bool is, in a table of text
     "false": 0.0,

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.numbers import counted, shown
+from trimtab.readers.part_losses import BROKEN_PARTS, Watched, watch_parts
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
@@ -80,12 +81,20 @@ def record_of_series(
         )
     signals = {name: _scaled(name, tag, series[tag]) for name, tag in chosen.items()}
     lead = signals.get("loss") or max(signals.values(), key=lambda s: len(s.step))
+    watched: tuple[str, ...] = ()
+    if "loss" in signals and BROKEN_PARTS not in signals:
+        found = _parts(series, chosen, lead, tag_notes)
+        watched = found.keys
+        if found.broken is not None:
+            column, chosen[BROKEN_PARTS] = found.broken
+            signals[BROKEN_PARTS] = TagSeries(lead.order, lead.step, column.values)
     axis: Axis = "step" if _counts(lead.step) else "row"
     builder = RecordBuilder(source, format_name, axis=axis)
     builder.keys.update(chosen)
     builder.notes.extend([*notes, *gathered, *tag_notes])
     builder.unread.update(unread or {})
-    left = {t: len(s.step) for t, s in series.items() if t not in chosen.values()}
+    taken = {*chosen.values(), *watched}
+    left = {t: len(s.step) for t, s in series.items() if t not in taken}
     builder.unread.update(left)
     if axis == "row":
         builder.notes.append("the steps stand still; rows are counted by their place, from 0")
@@ -93,6 +102,22 @@ def record_of_series(
     else:
         _fill(builder, signals, lead, starts)
     return builder.build()
+
+
+def _parts(
+    series: Mapping[str, TagSeries], chosen: Mapping[str, str], lead: TagSeries, notes: list[str]
+) -> Watched:
+    """Return what of other losses is told, of those that are logged at the steps of the loss."""
+    every = np.ones(len(lead.step), dtype=np.bool_)
+    parts = {
+        tag: Column(s.value, every)
+        for tag, s in series.items()
+        if tag not in chosen.values()
+        and signal_of_tag(tag) is None
+        and might_be_loss(tag)
+        and np.array_equal(s.step, lead.step)
+    }
+    return watch_parts(chosen["loss"], Column(lead.value, every), parts, notes)
 
 
 def _gathered(series: Mapping[str, TagSeries]) -> tuple[Mapping[str, TagSeries], list[str]]:

@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.csv_block import BlockColumn
-from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, meaning, names_mean
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, is_of_critic, meaning, names_mean
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
+from trimtab.readers.part_losses import BROKEN_PARTS, GAN_PAIR, watch_parts
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.table_axis import (
@@ -43,7 +44,7 @@ from trimtab.readers.tags import (
 )
 from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
-from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise, unit_scale
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, may_count, normalise, unit_scale
 
 __all__ = ["BadValue", "LogTable", "is_known_key", "is_step_key"]
 
@@ -67,6 +68,9 @@ _SPLIT_KEYS = frozenset(
 _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
 """Last words of statistics of a loss other than its mean."""
 _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
+_OF_NO_AXIS = frozenset(
+    {"nothing", "signal", "domain", "data-set", "count", "maybe-loss", "maybe-held-out"}
+)
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
 _MAX_BAD_SHARE = 0.01
@@ -92,8 +96,8 @@ class BadValue:
 class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
-    (the loss of one of several), step, inner (step of an epoch), epoch, rank, split, maybe-loss,
-    maybe-held-out or nothing."""
+    (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
+    rank, split, maybe-loss, maybe-gan (beside the other of the pair), maybe-held-out or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -156,7 +160,7 @@ def _num_numbers(column: Sequence[object]) -> int:
 
 def is_known_key(key: str) -> bool:
     """Whether a key names a signal or a step, or might be a training loss."""
-    return _role(key) not in ("nothing", "split", "inner", "maybe-held-out")
+    return _role(key) not in ("nothing", "split", "inner", "maybe-held-out", "count", "maybe-gan")
 
 
 def is_step_key(key: str) -> bool:
@@ -182,6 +186,10 @@ def _role(key: str) -> str:
         return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
     if set_of_tag(key) is not None:
         return "data-set"
+    if may_count(key):
+        return "count"
+    if name in GAN_PAIR:
+        return "maybe-gan"
     if _may_stand_in(key):
         return "maybe-loss"
     beside = trained_beside(key)
@@ -213,6 +221,8 @@ class LogTable:
         self.bad: list[BadValue] = []
         self._cells: dict[str, _Cells] = {}
         self._is_full = False
+        self._watched: tuple[str, ...] = ()
+        """Keys of losses of which only NaN is told."""
         self._held_out: list[int] = []
         """Rows that a column of words says to be of held-out data."""
         self._keys: tuple[str, ...] = ()
@@ -390,6 +400,7 @@ class LogTable:
         self._store()
         columns = {k: c.column(self.num_rows) for k, c in self._cells.items() if c.num_values}
         columns = oldest_first(columns, self.notes)
+        self._pair_up(columns)
         self._part_held_out(columns)
         self._gather(columns)
         signals, keys = self._signals(columns, columnar=columnar)
@@ -410,7 +421,7 @@ class LogTable:
             keep &= ~placeholder_rows(left, counts[0].values, self.notes)
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
-        axis, step = find_table_axis(columns, signals, keep, self.notes)
+        axis, step, counted_by = find_table_axis(columns, signals, keep, self.notes)
         # a row without a place on the axis cannot be compared with any other
         rows = np.flatnonzero(keep & np.isfinite(step))
         if axis == "step":
@@ -426,7 +437,7 @@ class LogTable:
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
         builder.notes.extend(self.notes)
-        builder.unread.update(self._unread(keys.values()))
+        builder.unread.update(self._unread([*keys.values(), *self._watched, counted_by]))
         kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
         if axis != "epoch":
             epoch = next((columns[k] for k in columns if names_epoch(k)), None)
@@ -454,7 +465,7 @@ class LogTable:
             stand_in = [k for k in columns if self._stands_in(k)]
             # Only without a loss by name: a part of the loss must not stand beside the whole.
             if stand_in:
-                stand_in.sort(key=stand_in_rank)
+                stand_in.sort(key=lambda k: (*stand_in_rank(k)[:2], is_of_critic(k), len(k)))
                 found["loss"] = stand_in[:1]
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
@@ -488,7 +499,31 @@ class LogTable:
         for of_set, key in (parts | sets_of(columns)).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
+        self._watch_parts(columns, signals, keys)
         return signals, keys
+
+    def _pair_up(self, columns: Mapping[str, Column]) -> None:
+        """Let `G` and `D` be losses where both are there, and nothing where one is."""
+        pair = [k for k in columns if self._cells[k].role == "maybe-gan"]
+        role = "maybe-loss" if {normalise(k) for k in pair} == GAN_PAIR else "nothing"
+        for key in pair:
+            self._cells[key].role = role
+
+    def _watch_parts(
+        self, columns: Mapping[str, Column], signals: dict[str, Column], keys: dict[str, str]
+    ) -> None:
+        """Have NaN in losses that no signal takes told."""
+        if "loss" not in keys or BROKEN_PARTS in signals:
+            return
+        parts = {
+            k: c
+            for k, c in columns.items()
+            if k not in keys.values() and self._cells[k].role == "maybe-loss"
+        }
+        found = watch_parts(keys["loss"], signals["loss"], parts, self.notes)
+        self._watched = found.keys
+        if found.broken is not None:
+            signals[BROKEN_PARTS], keys[BROKEN_PARTS] = found.broken
 
     def _emptied(self, key: str, loss: Column, columns: dict[str, Column]) -> Column:
         """Return the loss with NaN in its last rows where they are empty, and none is before.
@@ -523,9 +558,7 @@ class LogTable:
         return {
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
-            if cells.role
-            in ("nothing", "signal", "domain", "data-set", "maybe-loss", "maybe-held-out")
-            and key not in taken
+            if cells.role in _OF_NO_AXIS and key not in taken
         }
 
     def _stands_in(self, key: str) -> bool:

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.numbers import counted
 from trimtab.record import Axis, Column
-from trimtab.vocabulary import normalise
+from trimtab.vocabulary import may_count, normalise
 
 __all__ = [
     "EPOCH_KEYS",
@@ -108,8 +108,8 @@ def names_epoch(key: str) -> bool:
 
 def find_table_axis(
     columns: Columns, signals: Columns, keep: NDArray[np.bool_], notes: list[str]
-) -> tuple[Axis, NDArray[np.float64]]:
-    """Return what the rows are counted by, and the position of each row on it (NaN: none).
+) -> tuple[Axis, NDArray[np.float64], str]:
+    """Return what the rows are counted by, the place of each on it (NaN: none), and the key.
 
     Args:
         columns: All columns by their keys.
@@ -123,16 +123,20 @@ def find_table_axis(
     for key in sorted((k for k in columns if is_step(k) or is_inner_step(k)), key=_step_rank):
         inner = _inside_epoch(columns, key, rows, notes)
         if inner is not None:
-            return "epoch", _placed(inner, signals, key, notes)
+            return "epoch", _placed(inner, signals, key, notes), key
         # A step that stays the same over many rows counts something larger, such as evaluations.
         if is_step(key) and _counts(columns[key], rows):
-            return "step", _placed(columns[key], signals, key, notes)
+            return "step", _placed(columns[key], signals, key, notes), key
     for key in columns:
         if names_epoch(key) and _counts(columns[key], rows, share=0.0):
             notes.append(f"no step is logged; rows are counted by {key!r}")
-            return "epoch", _placed(columns[key], signals, key, notes)
+            return "epoch", _placed(columns[key], signals, key, notes), key
+    for key in columns:
+        if may_count(key) and not is_step(key) and _rises(columns[key], rows):
+            notes.append(f"no step is logged; rows are counted by {key!r}")
+            return "step", _placed(columns[key], signals, key, notes), key
     notes.append("no step is logged; rows are counted by their place in the file, from 0")
-    return "row", np.arange(num_rows, dtype=np.float64)
+    return "row", np.arange(num_rows, dtype=np.float64), ""
 
 
 def counting(columns: Columns) -> list[Column]:
@@ -206,6 +210,14 @@ def _step_rank(key: str) -> tuple[bool, int]:
     rank = _STEP_KEYS.index(name) if name in _STEP_KEYS else len(_STEP_KEYS)
     # W&B's `_step` counts calls of its log function, not steps of the trainer.
     return key.rpartition("/")[2].startswith("_"), rank
+
+
+def _rises(column: Column, rows: NDArray[np.intp]) -> bool:
+    """Whether a column that nothing but its name makes a count rises by whole numbers."""
+    here = column.values[rows[column.present[rows]]]
+    if not _counts(column, rows) or not np.array_equal(here, np.floor(here)):
+        return False
+    return int(np.count_nonzero(np.diff(here) > 0)) >= _MIN_STEP_SHARE * (len(here) - 1)
 
 
 def _counts(column: Column, rows: NDArray[np.intp], *, share: float = _MAX_REPEATED_STEPS) -> bool:

@@ -55,6 +55,12 @@ def find_axis(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
         found = _step_or_inner(field, column, above, rows, doubt=0)
         if found is not None:
             return found
+    for field, column in rows.of_kind("maybe-step"):
+        if epoch is not None and np.all(np.diff(epoch[1].values) > 0):
+            break
+        found = _step_or_inner(field, column, epoch, rows, doubt=0)
+        if found is not None:
+            return found
     carried = _carried(rows, others)
     if carried is not None:
         return carried
@@ -133,7 +139,9 @@ def _step_or_inner(
         # 0.6 as `table_axis` has it: restarts and torn epochs break some turns.
         if np.count_nonzero(falls & turns) >= 0.6 * num_falls:
             return _inside_epoch(field, column, epoch, rows)
-    if field.kind == "lead":
+    if field.kind in ("lead", "counter") and rows.num == 1:
+        return None  # of one row nothing says which of its numbers counts
+    if field.kind in ("lead", "maybe-step"):
         rising = np.count_nonzero(change > 0) >= _MIN_SHARE * len(change)
         ok = rising and num_falls <= 2
     else:
@@ -273,7 +281,13 @@ def _nearby(
     before = np.searchsorted(at, lines, side="right") - 1
     after = np.searchsorted(at, lines, side="left")
     result = []
-    if len(at) and before[0] >= 0:
+    if len(at) > 1 and before[0] < 0 <= before[-1] and after[-1] == len(at):
+        # An excerpt that begins behind its first header: what that counted is one step less.
+        first = 2 * values[0] - values[1]
+        place = np.where(before < 0, first, values[before])
+        known = before >= 0
+        result.append((place, float(np.median((lines - at[before])[known]))))
+    elif len(at) and before[0] >= 0:
         result.append((values[before], float(np.median(lines - at[before]))))
     if len(at) and after[-1] < len(at):
         result.append((values[after], float(np.median(at[after] - lines))))

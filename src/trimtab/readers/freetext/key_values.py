@@ -22,7 +22,7 @@ from trimtab.readers.freetext.keys import (
     meaning,
     without_trailing,
 )
-from trimtab.vocabulary import canonical, normalise, unit_scale
+from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
 
 __all__ = [
     "BAR",
@@ -57,6 +57,11 @@ _CLOCK_TOKEN = re.compile(rf"(?:{CLOCK})\Z")
 _OPENERS = " \t[(\"'{$~"
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
+_MEASURE = re.compile(
+    r"\s?(?:%|(?:s|secs?|seconds?|[mun\u00b5]s|msecs?|min(?:ute)?s?|h|hrs?|hours?|[kKMGT]?i?B|[kMG]b"
+    r"|[A-Za-z]{1,12}(?=/(?:s|sec|second)\b))(?:/[A-Za-z]+)?(?![\w/]))"
+)
+"""A unit behind a number."""
 _WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
 """The text around a number that is printed as an object."""
 _SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
@@ -82,6 +87,7 @@ _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 _FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.I)
 """A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
 _MIN_PARTS = 2
+_GAN_PAIR = frozenset({"g", "d"})
 _MAX_NAME_LENGTH = 200
 _MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -101,7 +107,7 @@ BAR = "|bar|"
 PROGRESS_BAR = "progress bar"
 """Key of the count behind it."""
 
-FieldKind = Literal["signal", "step", "epoch", "rank", "lead", "counter", "total"]
+FieldKind = Literal["signal", "step", "epoch", "rank", "maybe-step", "lead", "counter", "total"]
 
 
 @dataclass(frozen=True)
@@ -163,6 +169,8 @@ class _LineParse:
         self.path: list[str] = []
         self.result: list[Field] = []
         self.unread: dict[str, int] = {}
+        self.letters: dict[str, int] = {}
+        """Numbers of the line behind one letter that means something beside another."""
         self.num_leads = 0
         self.held_out = False
         self.num_searched = 0
@@ -191,17 +199,30 @@ class _LineParse:
             field = self._field(key, i) if key else None
             if field is None:
                 field = self._attached(i)
+            if field is None and key and may_count(key):
+                field = Field("maybe-step", normalise(key), "count", i, 1.0, 2)
             if field is None and not explicit:
                 field = self._behind(i)
             if field is None and (not explicit or key.endswith(_TRAIN_WORDS)):
                 field = self._unnamed(left, i)
             if field is not None:
                 self._add(field)
+            elif explicit and key in _GAN_PAIR:
+                self.letters.setdefault(key, i)
+            elif self.literals[i + 1].startswith(f"%{BAR}"):
+                continue  # how far a bar is drawn, behind whatever it is called
             elif len(key) > 1 and (explicit or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")):
                 name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
                 self.unread.setdefault(name, i)
         self._take_total()
+        self._take_pair()
         return tuple(self.result)
+
+    def _take_pair(self) -> None:
+        """Read `D: 0.1 | G: 0.2` as the losses of two nets, where no other loss is named."""
+        if self.letters.keys() >= _GAN_PAIR and not any(f.name == "loss" for f in self.result):
+            for key, doubt in (("g", 10), ("d", 13)):
+                self._add(Field("signal", key, "loss", self.letters[key], 1.0, doubt))
 
     def _take_total(self) -> None:
         """Read `total` beside at least two parts of a loss as the loss, where no other is named."""
@@ -257,6 +278,7 @@ class _LineParse:
             return False
         return left.strip() in ("/", "of") and self.result[-1].kind in (
             "step",
+            "maybe-step",
             "epoch",
             "lead",
             "counter",
@@ -342,7 +364,8 @@ class _LineParse:
         if not self.numbers[i].replace(",", "").isdecimal() or len(self.numbers[i]) > 12:
             return None
         following = self.literals[i + 1]
-        if following[:1] == "%":
+        # `19s 76ms/step`, `5 min`, `80%`: how long or how much, and never where.
+        if _MEASURE.match(following):
             return None
         if following.strip() in ("/", "of") and i + 1 < len(self.numbers):
             num = sum(f.kind == "counter" for f in self.result)
@@ -392,6 +415,8 @@ def _last_segment(text: str) -> str:
     for match in _DELIMITER.finditer(text):
         end = match.end()
     segment = text[end:].rpartition("(")[2].strip(" \t\"'`*#>:=-.~/")
+    # `Box(P  R  mAP50  mAP50-95):` opens its bracket in another cell.
+    segment = segment if "(" in segment else segment.rstrip(")]")
     return (segment + suffix if segment else "").lower()
 
 

@@ -260,7 +260,7 @@ _L_WORD = re.compile(r"l (?:g |d )?[a-z]{2,12}")
 _ADVERSARIAL = re.compile(
     r"(?:err|loss)[ _]?[gd]|[gd] ?loss|[gd][ /]"
     r"(?:gan\w*|l1|l2|vgg|feat|adv\w*|per\w*|a|b|real|fake|total|loss)"
-    r"|(?:cycle|idt)[ /][ab]|generator|discriminator|critic|errg|errd"
+    r"|(?:cyc(?:le)?|idt)[ /][ab]|generator|discriminator|critic|errg|errd"
 )
 """Losses of adversarial trainers, named by the net: `G_GAN`, `D_real`, `errG`, `cycle_A`."""
 _CRITIC = frozenset({"d", "disc", "dis", "discriminator", "critic", "lossd", "dloss"})
@@ -306,7 +306,7 @@ def names_mean(key: str) -> bool:
 
 def is_adversarial(key: str) -> bool:
     """Whether a key names the loss of one of two nets that drive each other's up."""
-    return _ADVERSARIAL.fullmatch(normalise(key)) is not None
+    return normalise(key) in ("g", "d") or _ADVERSARIAL.fullmatch(normalise(key)) is not None
 
 
 def is_held_out(text: str) -> bool:

@@ -10,15 +10,18 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.freetext.few_lines import are_records
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.freetext.keys import Kind, Meaning
 from trimtab.readers.freetext.resolve import settle
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
+from trimtab.readers.numbers import shown
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
 
@@ -30,6 +33,7 @@ _ANY_LOSS = (
     rb"(?:\d|nan|inf)|\b(?:train|learn)["
     rb" :=\t]{1,9}\d*\.\d"
     rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon)[ :=\t]{1,9}(?:-?\d*\.\d|nan|inf)"
+    rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 _KINDS: Mapping[str, Kind] = {"step": "step", "epoch": "epoch"}
@@ -86,11 +90,18 @@ class TextReader:
         if lines.torn and shapes.drop_torn():
             notes.append("the last record was torn in mid-write and left out")
         record = settle(
-            list(shapes.shapes.values()), str(path), self.name, known_format=bool(self.pattern)
+            list(shapes.shapes.values()),
+            str(path),
+            self.name,
+            known_format=bool(self.pattern),
+            are_records=partial(are_records, path),
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))
-        notes += shapes.broken_notes(record.keys.values())
+        told = [
+            key for key in shapes.broken if any(f"{shown(key)} is NaN" in n for n in record.notes)
+        ]
+        notes += shapes.broken_notes([*record.keys.values(), *told])
         notes += shapes.chatter.notes(record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 

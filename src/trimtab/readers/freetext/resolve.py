@@ -9,11 +9,13 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.freetext.axis import RowAxis, find_axis
-from trimtab.readers.freetext.keys import MEAN_NOTE, names_mean
+from trimtab.readers.freetext.few_lines import AreRecords
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_whole, names_mean
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
+from trimtab.readers.part_losses import BROKEN_PARTS, watch_parts
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.tags import parts_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers
@@ -37,11 +39,18 @@ _MIN_FULL = 0.02
 _MAX_AGAIN = 0.02
 _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
+_MIN_BEYOND = 0.1
+"""Share of the rows from which losses under another key, before or behind them, are told."""
 _HELD_OUT = ("val_loss", "perplexity")
 
 
 def settle(
-    shapes: Sequence[Shape], source: str, format_name: str, *, known_format: bool
+    shapes: Sequence[Shape],
+    source: str,
+    format_name: str,
+    *,
+    known_format: bool,
+    are_records: AreRecords,
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -50,6 +59,7 @@ def settle(
         source: Path, for the record and for messages.
         format_name: Name of the reader.
         known_format: Whether the text is of a format with a name; else notes say what was guessed.
+        are_records: Asked of lines too few to be believed by their number.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -59,8 +69,8 @@ def settle(
     draft = None
     if found is not None:
         draft = _draft(found[0], "loss", found[1], shapes)
-        why = _refusal(draft)
-        if why:
+        why, is_final = _refusal(draft)
+        if why and (is_final or not _believed(draft, are_records)):
             draft = None
     else:
         why = "no line has a training loss"
@@ -86,6 +96,8 @@ class _Draft:
         self.signals: dict[str, Column] = {}
         self.keys: dict[str, str] = {}
         self.notes: list[str] = list(rows.notes)
+        self.watched: tuple[str, ...] = ()
+        """Keys of losses of which only NaN is told."""
 
     @property
     def doubt(self) -> int:
@@ -103,12 +115,32 @@ class _Draft:
         if not known_format or self.doubt > 2:
             builder.notes.append(self._how())
         builder.notes.extend(self.notes)
+        builder.notes.extend(self._beyond())
         builder.unread.update(self._unread())
         return builder.build()
 
+    def _beyond(self) -> list[str]:
+        """Say how many losses under other keys stand before the first record or behind the last."""
+        if self.name != "loss":
+            return []
+        first, last = int(self.rows.lines[0]), int(self.rows.lines[-1])
+        lines: dict[str, set[int]] = {}
+        for shape in self.others:
+            for f in shape.fields:
+                if f.kind == "signal" and f.name == "loss" and f.key not in self.keys.values():
+                    outside = (n for n in shape.lines if not first <= n <= last)
+                    lines.setdefault(f.key, set()).update(outside)
+        least = max(_MIN_ROWS_BY_PLACE, _MIN_BEYOND * self.rows.num)
+        return [
+            f"{counted(len(at), 'line')} with {shown(key)} before or behind these records are not read;"
+            " give them as a file of their own to have them judged"
+            for key, at in lines.items()
+            if len(at) >= least
+        ][:1]
+
     def _unread(self) -> dict[str, int]:
         """Return how many values each key has that may be a signal and was not taken for one."""
-        taken = set(self.keys.values())
+        taken = {*self.keys.values(), *self.watched}
         counts = {
             f.key: int(c.present.sum())
             for f, c in self.rows.of_kind("signal")
@@ -134,6 +166,16 @@ class _Draft:
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
         for name, key in parts_of(columns, self.key).items():
             self.signals[name], self.keys[name] = columns[key], key
+        parts = {
+            k: c for k, c in columns.items() if k not in self.keys.values() and not names_mean(k)
+        }
+        if BROKEN_PARTS in self.signals or self.name != "loss":
+            return
+        known = True if is_whole(self.key) else None
+        found = watch_parts(self.key, columns[self.key], parts, self.notes, is_whole=known)
+        self.watched = found.keys
+        if found.broken is not None:
+            self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
 
     def _merged(self) -> tuple[NDArray[np.float64], dict[str, Column]]:
         """Return steps and columns of the main rows and of validation rows between them."""
@@ -348,29 +390,35 @@ def _near_the_rest(main: Sequence[Shape]) -> Sequence[Shape]:
     return kept
 
 
-def _refusal(draft: _Draft) -> str:
-    """Return why rows are not believed to be a run, "" where they are."""
+def _refusal(draft: _Draft) -> tuple[str, bool]:
+    """Return why rows are not believed to be a run ("": they are), and whether nothing helps."""
     num, axis = draft.rows.num, draft.position.axis
     loss = draft.rows.columns["signal", draft.key]
+    if not np.any(loss.present):
+        return "no line has a training loss", True
+    if axis == "row" and draft.doubt >= 10:
+        return f"nothing but {shown(draft.key)} might be a loss, and no step is logged", True
     if num < _MIN_ROWS:
-        return f"only {counted(num, 'line')} with a training loss"
+        return f"only {counted(num, 'line')} with a training loss", False
     # Any prose may name a loss a few times; without a step there must be more of it.
     if axis == "row" and num < _MIN_ROWS_BY_PLACE:
-        return f"only {counted(num, 'line')} with a training loss and none with a step"
+        return f"only {counted(num, 'line')} with a training loss and none with a step", False
     if num < _MIN_REPEATS * draft.rows.num_skeletons and (
         axis == "row" or num < 2 * draft.rows.num_skeletons
     ):
-        return f"{counted(num, 'line')} speak of {shown(draft.key)} but no two in the same words"
+        why = f"{counted(num, 'line')} speak of {shown(draft.key)} but no two in the same words"
+        return why, False
     finite = loss.logged()[np.isfinite(loss.logged())]
     if axis == "row" and len(np.unique(finite)) < min(_MIN_DISTINCT * len(finite), 20):
-        return (
-            f"{counted(num, 'line')} with {shown(draft.key)} without a step, and hardly two differ"
-        )
-    if axis == "row" and draft.doubt >= 10:
-        return f"nothing but {shown(draft.key)} might be a loss, and no step is logged"
-    if not np.any(loss.present):
-        return "no line has a training loss"
-    return ""
+        what = f"{counted(num, 'line')} with {shown(draft.key)} without a step"
+        return f"{what}, and hardly two differ", False
+    return "", False
+
+
+def _believed(draft: _Draft, are_records: AreRecords) -> bool:
+    loss = draft.rows.columns["signal", draft.key]
+    broken = bool((loss.present & ~np.isfinite(loss.values)).any())
+    return are_records(draft.rows.lines, broken=broken, counts=draft.position.axis != "row")
 
 
 def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
@@ -405,7 +453,9 @@ def _add_all(
     again = np.zeros(len(change), dtype=np.bool_)
     if loss is not None:
         values = loss.values
-        again = (change == 0) & loss.present[1:] & loss.present[:-1] & (values[1:] != values[:-1])
+        # NaN is unequal to itself, but a line that is printed twice says the same.
+        differs = ~np.isclose(values[1:], values[:-1], rtol=0, atol=0, equal_nan=True)
+        again = (change == 0) & loss.present[1:] & loss.present[:-1] & differs
         if np.count_nonzero(again) > max(3.0, _MAX_AGAIN * len(steps)):
             again[:] = False
     starts = np.flatnonzero(change <= 0) + 1

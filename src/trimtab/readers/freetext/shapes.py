@@ -136,7 +136,7 @@ class Shapes:
         """Indent of a heading over lines of validation data."""
         self.unread: dict[str, int] = {}
         """Keys of numbers that nobody knows, on lines that hold a value or a count."""
-        self._broken: dict[str, tuple[int, int]] = {}
+        self.broken: dict[str, tuple[int, int]] = {}
         """Keys with NaN or Inf: on how many lines, and the first of them."""
         self.chatter = Chatter()
         """How often each warning occurs, numbers left out; at most 1,000 of them."""
@@ -215,13 +215,13 @@ class Shapes:
         known = zip((f.key for f in plan.shape.fields), (p for p, _ in plan.places), strict=True)
         for key, place in (*known, *plan.unread.items()):
             if place >= 0 and _NOT_FINITE.fullmatch(parts[place].strip()):
-                num, first = self._broken.get(key, (0, number))
-                self._broken[key] = num + 1, first
+                num, first = self.broken.get(key, (0, number))
+                self.broken[key] = num + 1, first
 
     def broken_notes(self, told: Iterable[str]) -> list[str]:
         """Return what numbers are NaN or Inf, other than those of keys that are told elsewhere."""
-        said, told = [], set(told)
-        for key, (num, first) in [*self._broken.items()]:
+        said, told = list[str](), set(told)
+        for key, (num, first) in [*self.broken.items()]:
             if key not in told:
                 lines = f"line {first}" if num == 1 else f"{num} lines, the first is line {first}"
                 said.append(

@@ -1,0 +1,169 @@
+"""Tables of numbers whose columns have no names, and tables of one column under its name.
+
+What a column is cannot be read off its numbers: 0.9 that rises may be an accuracy. A person says
+it, by the place of the column: `--columns loss=2,step=1`, counted from 1. A comment above that
+names every column (as `numpy.savetxt` writes it) does as well.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from trimtab.errors import ReadError
+from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.given_columns import all_given
+from trimtab.readers.numbers import BadNumberError, counted, parse_number
+from trimtab.readers.table import LogTable, is_known_key
+from trimtab.record import RunRecord
+
+__all__ = ["BareTable", "BareTableReader", "bare_table"]
+
+_MIN_ROWS = 3
+_MAX_ROWS = 50
+_MAX_CELLS = 512
+_MAX_CELL_CHARS = 40
+_MAX_NAME_CHARS = 40
+_DELIMITERS = (",", "\t", ";", "|", None)
+"""None: blanks of any number, which also part the one cell of a line from nothing."""
+
+
+@dataclass(frozen=True)
+class BareTable:
+    """The form of a table of numbers."""
+
+    delimiter: str | None
+    num_columns: int
+    names: tuple[str, ...] = ()
+    """Names of the columns, where a line above the numbers gives all of them."""
+
+    def cells(self, line: str) -> list[str]:
+        """Return the cells of a line."""
+        return [cell.strip() for cell in line.split(self.delimiter)]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What the columns are called: by name, else by their place, from 1."""
+        return self.names or tuple(str(i + 1) for i in range(self.num_columns))
+
+    @property
+    def way_out(self) -> str:
+        """What to say to have it read."""
+        if self.num_columns == 1:
+            return (
+                "one number a line, without a name; where it is the loss, say so:"
+                " --columns loss=1 (columns are counted from 1)"
+            )
+        return (
+            f"{self.num_columns} columns of numbers without names; say which is what, counted from"
+            " 1: --columns loss=2,step=1"
+        )
+
+
+def bare_table(lines: Sequence[str]) -> BareTable | None:
+    """Return the form of a table of numbers without a header, None where the lines are none.
+
+    Example:
+        >>> bare_table(("1, 0.5", "2, 0.4", "3, 0.3")).num_columns
+        2
+    """
+    first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    above, rows = list(lines[:first]), list(lines[first : first + _MAX_ROWS])
+    if len(rows) > 1 and len(rows[0]) <= _MAX_NAME_CHARS and _is_name(rows[0]):
+        above = [rows.pop(0)]  # the header of one column has no delimiter to be told by
+        if not is_known_key(above[0].strip().strip("\"'")):
+            return None
+    # The last line may be torn.
+    return _form(above, rows) or _form(above, rows[:-1])
+
+
+def _form(above: Sequence[str], rows: Sequence[str]) -> BareTable | None:
+    if len(rows) < _MIN_ROWS:
+        return None
+    for delimiter in _DELIMITERS:
+        widths = {len(row.split(delimiter)) for row in rows}
+        if len(widths) != 1 or not 0 < (width := widths.pop()) <= _MAX_CELLS:
+            continue
+        if (width == 1) != (delimiter is None and len(rows[0].split()) == 1):
+            continue
+        if all(_is_number(cell) for row in rows for cell in row.split(delimiter)):
+            return BareTable(delimiter, width, _names(above, delimiter, width))
+    return None
+
+
+def _names(above: Sequence[str], delimiter: str | None, width: int) -> tuple[str, ...]:
+    text = above[-1].lstrip("# \t") if above else ""
+    names = [text] if width == 1 else text.split(delimiter)
+    names = [name.strip().strip("\"'") for name in names]
+    fits = len(names) == width and all(map(_is_name, names)) and len(set(names)) == width
+    return tuple(names) if fits else ()
+
+
+def _is_name(text: str) -> bool:
+    return any(map(str.isalpha, text)) and not _is_number(text)
+
+
+def _is_number(text: str) -> bool:
+    if len(text) > _MAX_CELL_CHARS or not text.strip():
+        return False
+    try:
+        return parse_number(text) is not None
+    except BadNumberError:
+        return False
+
+
+class BareTableReader:
+    """Reads tables of numbers whose columns a person has named."""
+
+    name = "numbers"
+    looks_for = "numbers alone, with --columns loss=2,step=1 (columns are counted from 1)"
+
+    def sniff(self, sample: Sample) -> float:
+        """Return 0.97 for a table of numbers whose columns were said; 0.8 where a line names them.
+
+        Without either it is nobody's.
+        """
+        table = None if sample.is_binary else bare_table(sample.lines[: _MAX_ROWS + 2])
+        if table is None:
+            return 0.0
+        if table.names:
+            return 0.8 if any(map(is_known_key, table.names)) else 0.0
+        return 0.97 if all_given() else 0.0
+
+    def read(self, path: Path) -> RunRecord:
+        """Read the file.
+
+        Raises:
+            ReadError: It is no such table, a named column is none of its, or a line is broken.
+        """
+        table = bare_table(take_sample(path).lines[: _MAX_ROWS + 2])
+        if table is None:
+            raise ReadError(f"{path}: no table of numbers; looked for {self.looks_for}")
+        keys = table.keys
+        lacking = [key for key in all_given() if not table.names and key not in keys]
+        if lacking:
+            raise ReadError.of_no_log(f"{path}: no column {lacking[0]!r}; {table.way_out}")
+        log = LogTable(str(path), self.name)
+        ragged: list[tuple[int, str]] = []
+        last = 0
+        for last, cells in _rows(table, TextLines(path)):
+            if len(cells) == table.num_columns:
+                log.add(keys, cells, last)
+            else:
+                what = f"{counted(len(cells), 'cell')}, expected {table.num_columns}"
+                ragged.append((last, what))
+        # Only the very last row can be torn; a short one elsewhere is damage.
+        if ragged and ragged[-1][0] == last:
+            ragged.pop()
+            log.notes.append("the last row was torn in mid-write and left out")
+        log.settle_problems(ragged, "a number")
+        return log.to_record(columnar=True)
+
+
+def _rows(table: BareTable, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield (line number, cells) from the first line of numbers on, blank ones left out."""
+    began = False
+    for number, line in enumerate(lines, 1):
+        cells = table.cells(line)
+        began = began or all(map(_is_number, cells))
+        if began and line.strip() and not line.startswith("#"):
+            yield number, cells

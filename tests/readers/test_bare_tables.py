@@ -1,0 +1,90 @@
+"""Tables of numbers without names: columns are said by their place; one column under its name."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from trimtab.errors import ReadError
+from trimtab.readers import read_run
+from trimtab.readers.given_columns import columns_given
+
+LOSS = [round(3.0 / (1 + i) + 0.5, 4) for i in range(40)]
+
+
+def write(tmp_path: Path, text: str, name: str = "some log") -> Path:
+    path = tmp_path / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("delimiter", [",", ", ", "\t", ";", " ", "   ", " | "])
+def test_columns_are_given_by_their_place(tmp_path: Path, delimiter: str) -> None:
+    rows = "".join(f"{10 * i}{delimiter}{0.5}{delimiter}{x}\n" for i, x in enumerate(LOSS))
+    path = write(tmp_path, rows)
+    with pytest.raises(ReadError, match=r"3 columns of numbers without names.*--columns loss=2,st"):
+        read_run(path)
+    with columns_given({"loss": "3", "step": "1"}):
+        record = read_run(path)
+    assert record.columns["loss"].logged().tolist() == LOSS
+    assert (record.axis, record.step[-1]) == ("step", 390)
+
+
+def test_one_number_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path, "".join(f"{x:.4e}\n" for x in LOSS))
+    with pytest.raises(ReadError, match=r"one number a line, without a name.*--columns loss=1 "):
+        read_run(path)
+    with columns_given({"loss": "1"}):
+        record = read_run(path)
+    np.testing.assert_allclose(record.columns["loss"].logged(), LOSS)
+    assert record.axis == "row"
+
+
+def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "".join(f"{i},{x}\n" for i, x in enumerate(LOSS)))
+    for column in ("3", "loss"):
+        with (
+            columns_given({"loss": column}),
+            pytest.raises(ReadError, match=f"no column '{column}'; 2 columns"),
+        ):
+            read_run(path)
+
+
+@pytest.mark.parametrize("header", ["loss", '"loss"', "train_loss", "# loss", "Train Loss"])
+def test_one_column_under_its_name_is_read(tmp_path: Path, header: str) -> None:
+    path = write(tmp_path, header + "\n" + "".join(f"{x}\n" for x in LOSS))
+    assert read_run(path).columns["loss"].logged().tolist() == LOSS
+
+
+def test_a_comment_that_names_all_columns_is_a_header(tmp_path: Path) -> None:
+    # As `numpy.savetxt(..., header="step loss")` writes it.
+    path = write(tmp_path, "# step loss\n" + "".join(f"{i} {x}\n" for i, x in enumerate(LOSS)))
+    record = read_run(path)
+    assert (record.axis, record.columns["loss"].logged().tolist()) == ("step", LOSS)
+
+
+def test_a_torn_last_row_and_nan(tmp_path: Path) -> None:
+    path = write(tmp_path, "".join(f"{i},{x}\n" for i, x in enumerate([*LOSS, "nan"])) + "41")
+    with columns_given({"loss": "2", "step": "1"}):
+        record = read_run(path)
+    assert record.num_rows == 41
+    assert np.isnan(record.columns["loss"].values[-1])
+    assert any("torn" in note for note in record.notes)
+
+
+@pytest.mark.parametrize(
+    "text", ["1.5\n2.5\n", "price\n1\n2\n3\n", "1,2\n3\n4,5,6\n", "10.0.0.1\n10.0.0.2\n10.0.0.3\n"]
+)
+def test_what_is_no_table_of_numbers(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ReadError, match="some log"):
+        read_run(write(tmp_path, text))
+
+
+@pytest.mark.parametrize("rule", ["-- | -- | --", "--- | --- | ---", ":-- | --: | -"])
+def test_the_rule_of_a_markdown_table_is_no_row(tmp_path: Path, rule: str) -> None:
+    # A comment on open-r1 has such a table, copied from a notebook.
+    rows = "".join(f"{i} | -0.1{i} | {'No Log' if i > 1 else 0} | nan\n" for i in range(1, 5))
+    path = write(tmp_path, f"Step | Training Loss | entropy | kl\n{rule} | --\n{rows}")
+    record = read_run(path)
+    assert record.columns["loss"].logged().tolist() == [-0.11, -0.12, -0.13, -0.14]
+    assert np.isnan(record.columns["policy_kl"].logged()).sum() == 4

@@ -1,0 +1,81 @@
+"""A log that goes on in another form is read whole, or says how much of it is not."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from trimtab.readers import read_run
+
+
+def text(first: int, end: int) -> str:
+    return "".join(
+        f"step {i} | loss {9 - 0.01 * i:.4f} | lr 1e-4 | norm 1.{i % 7}\n"
+        for i in range(first, end)
+    )
+
+
+def other_key(first: int, end: int) -> str:
+    return text(first, end).replace("loss", "train loss")
+
+
+def json_lines(first: int, end: int) -> str:
+    rows = ({"step": i, "loss": round(9 - 0.01 * i, 4), "lr": 1e-4} for i in range(first, end))
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def dicts(first: int, end: int) -> str:
+    return "".join(
+        f"{{'loss': {9 - 0.01 * i:.4f}, 'learning_rate': 1e-4, 'epoch': {i / 50:.2f}}}\n"
+        for i in range(first, end)
+    )
+
+
+def megatron(first: int, end: int) -> str:
+    return "".join(
+        f" iteration {i:8d}/  500000 | consumed samples: {i * 512} | elapsed time per iteration (ms):"
+        f" 1000.1 | learning rate: 1.0E-04 | lm loss: {9 - 0.01 * i:.6E} | grad norm: 1.023 |\n"
+        for i in range(first, end)
+    )
+
+
+Form = Callable[[int, int], str]
+
+
+@pytest.mark.parametrize("num", [60, 300])
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (text, json_lines),
+        (json_lines, text),
+        (text, dicts),
+        (dicts, text),
+        (megatron, json_lines),
+        (json_lines, megatron),
+        (megatron, text),
+        (text, other_key),
+    ],
+)
+def test_both_halves_are_read_or_one_is_said_not_to_be(
+    tmp_path: Path, one: Form, other: Form, num: int
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(one(1, num + 1) + other(num + 1, 2 * num + 1))
+    record = read_run(path)
+    notes = " ".join(record.notes)
+    # Within a line or two: what a reader needs at the seam.
+    assert record.num_loss_rows >= 2 * num - 2 or any(
+        words in notes
+        for words in ("that name a loss are read as records", "are not read", "left out")
+    )
+
+
+@pytest.mark.parametrize("form", [text, json_lines, dicts, megatron])
+def test_a_log_of_one_form_says_nothing_of_it(tmp_path: Path, form: Form) -> None:
+    path = tmp_path / "train.log"
+    held_out = "{'eval_loss': 2.0, 'epoch': 1.0}\n" if form is dicts else ""
+    path.write_text("".join(form(i, i + 4) + held_out for i in range(1, 400, 4)))
+    record = read_run(path)
+    assert record.num_loss_rows == 400
+    assert not any("are read as records" in n or "are not read" in n for n in record.notes)
