@@ -74,6 +74,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 "the loss climbed above where it began within the first rows",
             ),
             EvidenceRule(
+                "broken-unseen",
+                e.broken_unseen,
+                3.0,
+                "the loss was lost within the updates before the first row, from fresh weights",
+            ),
+            EvidenceRule(
                 "rewritten",
                 e.sign("rewritten"),
                 4.0,

@@ -363,8 +363,13 @@ _OF_THE_LOSS = frozenset({"spike", "unrecovered-spike", "divergence", "shift", "
 
 
 def never_finite(f: Features) -> float:
-    """No finite loss or grad norm was ever logged."""
-    return yes(f.never_finite)
+    """No finite loss or grad norm was ever logged, from the first updates on."""
+    return yes(f.never_finite and f.updates_before is None)
+
+
+def broken_unseen(f: Features) -> float:
+    """No finite loss was ever logged, but many updates were made before the first row."""
+    return yes(f.updates_before is not None)
 
 
 def was_finite(f: Features) -> float:
@@ -394,7 +399,7 @@ def in_one_order(f: Features) -> float:
 
 def unlabeled_from_start(f: Features) -> float:
     """No loss was ever finite, and no gradient broke before or with the first of them."""
-    return yes(f.never_finite and f.nonfinite_first == "loss")
+    return never_finite(f) * yes(f.nonfinite_first == "loss")
 
 
 def uniform(f: Features) -> float:

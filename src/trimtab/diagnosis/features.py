@@ -162,6 +162,9 @@ class Features:
     rows_after: int | None = None
     """Rows of the attempt after the end; None while it lasts."""
     never_finite: bool = False
+    updates_before: float | None = None
+    """Updates before the first row of a run that was never finite; None: next to none, or not so.
+    Infinite: how many is not known, and they were many."""
     summed_norms: int | None = None
     """First rows of the attempt in which the grad norm grew as a sum does; None: it did not."""
     pass_order: float | None = None

@@ -22,6 +22,12 @@ PLAIN: tuple[CauseEntry, ...] = (
                 "no finite loss was ever logged, so no update on finite numbers was made: "
                 "neither the learning rate nor a later state can be to blame",
             ),
+            EvidenceRule(
+                "broken-unseen",
+                e.broken_unseen,
+                6.0,
+                "no finite loss was ever logged; the updates before the first row are not seen",
+            ),
             EvidenceRule("was-finite", e.was_finite, -8.0, "the run had finite values before"),
         ),
         look_alikes=("fp16-range", "hardware-fault"),

@@ -41,6 +41,8 @@ _SUMMED_ROWS = 24
 _SUMMED_RISES = 0.85
 _SUMMED_GROWTH = 4.0
 """Rows, share of them that rise, and least growth of norms of gradients that add up. Ours."""
+_FIRST_UPDATES = 2
+"""A first row up to here was made by the weights as they were at first, or nearly. Ours."""
 _ORDER_ROWS = 4096
 _LEAST_PASSES = 3.0
 _LEAST_PERIOD = 16
@@ -68,9 +70,11 @@ def plain_signs(
         earlier: Incidents that came before it.
     """
     loss, classes = _uniform_classes(record, before, during, incident) or (None, None)
+    never = _never_finite(record, before, during, incident)
     return {
         "rows_after": _clean_rows_after(record, incident),
-        "never_finite": _never_finite(record, before, during, incident),
+        "never_finite": never,
+        "updates_before": _updates_before(record) if never else None,
         "fed_again_from": _fed_again(record, incident),
         "uniform_loss": loss,
         "uniform_over": classes,
@@ -146,6 +150,20 @@ def _never_finite(
         if logs_any(record, name, spans):
             return not has_finite(record, name, spans)
     return False
+
+
+def _updates_before(record: RunRecord) -> float | None:
+    """Return how many updates lie before the first row of the log; None: next to none, not known.
+
+    A log of one row in hundreds of batches begins with numbers that these have made. Where the
+    axis counts no updates there are many, if its first row lies well within it.
+    """
+    first = float(record.step[0])
+    if record.axis == "row":
+        return None
+    if record.axis == "step":
+        return first if first > _FIRST_UPDATES else None
+    return math.inf if first > 0 else None
 
 
 def _fed_again(record: RunRecord, incident: Incident) -> float | None:

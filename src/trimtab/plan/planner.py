@@ -260,6 +260,8 @@ def _wanted(diagnosis: Diagnosis, incident: Incident, f: Features) -> list[str]:
             own = [r for r in CAUSE_BY_ID[cause.cause].remedies if not r.startswith("roll-back")]
             wanted += own[:1]
     back = [r for r in wanted if r.startswith("roll-back")]
+    if f.never_finite:  # there is nothing to go back to
+        back, wanted = [], [r for r in wanted if r not in back]
     others = [r for r in wanted if r not in back]
     if top.go_back != "always" and not f.kinds & _STATE_KINDS:
         return others or ["watch-pace" if pace else "patience"]

@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+import numpy as np
+
+from trimtab.record import Column
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
@@ -20,12 +23,14 @@ __all__ = [
     "Meaning",
     "bare_split",
     "is_adversarial",
+    "is_bare",
     "is_held_out",
     "is_of_critic",
     "is_part",
     "is_whole",
     "meaning",
     "names_mean",
+    "rises",
     "without_trailing",
 ]
 
@@ -272,6 +277,9 @@ _ADVERSARIAL_ORDER = (
     r".*",
 )
 _MAX_KEY_LENGTH = 120
+_FEWEST_OF_SCORE = 5
+_SCORE_RISES = -0.7
+"""Rank correlation with the loss up to which values that are shares are a score. Ours."""
 _STAGE = 10
 """Doubt of a key that only stands in for a loss."""
 
@@ -292,6 +300,27 @@ def bare_split(key: str) -> Meaning | None:
     if key in ("train", "training", "learn"):
         return Meaning("signal", "loss", _STAGE + 2)
     return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT else None
+
+
+def is_bare(doubt: int) -> bool:
+    """Whether a key of so much doubt was named by its data alone, see `bare_split`."""
+    return doubt >= _STAGE + 2
+
+
+def rises(values: Column, loss: Column) -> bool:
+    """Whether values are shares, of 1 or of 100, that rise as a loss falls: a score, and no loss.
+
+    By Spearman's rank correlation over the rows that have both; too few rows say nothing.
+    """
+    rows = np.flatnonzero(values.present & loss.present)
+    rows = rows[np.isfinite(values.values[rows]) & np.isfinite(loss.values[rows])]
+    y, x = values.values[rows], loss.values[rows]
+    if len(rows) < _FEWEST_OF_SCORE or y.min() < 0 or y.max() > 100:
+        return False
+    if np.ptp(y) == 0 or np.ptp(x) == 0:
+        return False
+    ranks = [np.argsort(np.argsort(v, kind="stable"), kind="stable") for v in (x, y)]
+    return float(np.corrcoef(*ranks)[0, 1]) <= _SCORE_RISES
 
 
 MEAN_NOTE = (

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
-from trimtab.readers.freetext.keys import MEAN_NOTE, is_whole, names_mean
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
@@ -161,7 +161,18 @@ class _Draft:
             merit = -field.doubt, int(column.present.sum())
             if field.name not in best or merit > best[field.name][0]:
                 best[field.name] = merit, field, column
+        loss = best["loss"][2] if "loss" in best else None
         for name, (_, field, column) in best.items():
+            if (
+                name == "val_loss"
+                and is_bare(field.doubt)
+                and loss is not None
+                and rises(column, loss)
+            ):
+                # What is named by its data alone and rises as the loss falls is a score.
+                if "eval_score" not in best:
+                    self.signals["eval_score"], self.keys["eval_score"] = column, field.key
+                continue
             self.signals[name], self.keys[name] = column, field.key
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
         for name, key in parts_of(columns, self.key).items():
