@@ -817,7 +817,8 @@ def _headline(
     record: RunRecord, lead: Finding, onset: Finding, first: Finding | None, *, end: float | None
 ) -> str:
     title = KIND_BY_NAME[lead.kind].title if lead.kind in KIND_BY_NAME else lead.kind
-    if lead.signal != "loss" and lead.kind in ("spike", "shift", "non-finite"):
+    own = lead.signal not in ("loss", "nonfinite")  # the count of broken values is none itself
+    if own and lead.kind in ("spike", "shift", "non-finite"):
         title = f"{lead.kind} of {lead.signal}"
     if lead.detector == "zero-loss":
         title = "loss became exactly 0"

@@ -153,16 +153,16 @@ def test_signals_that_nothing_judges_are_named() -> None:
         t,
         {
             "loss": 2.5 + 0.02 * rng.standard_normal(len(t)),
-            "weight_norm": 3 + 0.1 * rng.standard_normal(len(t)),
+            "num_zeros": 3 + 0.1 * rng.standard_normal(len(t)),
             "tokens_seen": 1024 * t,
         },
     )
     account = make_account(record)
     judgement = account.judgement
-    assert judgement.signals_not_judged == ("weight_norm",)
-    assert "read but not judged: weight norm" in judgement.not_judged
-    assert "read but not judged: weight norm" in " ".join(terminal_text(account).split())
-    assert "weight_norm" not in judgement.rests_on.signals
+    assert judgement.signals_not_judged == ("num_zeros",)
+    assert "read but not judged: num zeros" in judgement.not_judged
+    assert "read but not judged: num zeros" in " ".join(terminal_text(account).split())
+    assert "num_zeros" not in judgement.rests_on.signals
     assert "loss" in judgement.rests_on.signals
 
 

@@ -278,6 +278,18 @@ _RL: tuple[DomainSign, ...] = (
         causes=("policy-update-too-large",),
     ),
     DomainSign(
+        id="reward-drops",
+        title="the reward falls at once to a third of what it was, and stays there",
+        kind="policy-collapse",
+        way="down",
+        all=(
+            _c("reward", "share of past", 0.35),
+            _c("reward", "sigma below past", 8),
+        ),
+        checks=4,
+        causes=("policy-update-too-large",),
+    ),
+    DomainSign(
         id="mismatch-grows",
         title="the inference engine and the trainer disagree more and more on the same tokens",
         kind="policy-collapse",

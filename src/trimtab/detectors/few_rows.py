@@ -11,8 +11,8 @@ sigma the noise that their second differences show:
   six times the usual step;
 * overfitting: after its lowest row validation goes up, by Kendall's test of trend, while training
   falls on. Where validation is noise, the rows after the lowest are in any order alike, so the test
-  needs no correction for having looked for the lowest. Four or five rows are too few for it: each
-  must be higher than the one before, and the last far outside the noise;
+  needs no correction for having looked for the lowest. Four or five rows are too few for it: of all
+  their pairs one at most may fall, and the rise must be far outside the noise;
 * a gradient norm that climbs: over the last half of the rows, to several times what it was, while
   the loss does not fall;
 * one answer: every evaluation gives the held-out score that one and the same answer to everything
@@ -237,9 +237,7 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     low, level = float(val[k]), median(val[-third:])
     rise = level - low
     sure = (
-        _trend(after) >= TREND
-        if len(after) > 5
-        else bool((np.diff(val[k:]) > 0).all()) and rise > 5 * _noise(val)
+        _trend(after) >= TREND if len(after) > 5 else _turns_up(val[k:]) and rise > 5 * _noise(val)
     )
     # Of the loss at the lowest, a median of the train losses about it.
     at = int(np.searchsorted(trained, rows[k], "right"))
@@ -274,6 +272,12 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
             " regularize"
         ),
     )
+
+
+def _turns_up(y: Floats) -> bool:
+    """Whether of all pairs of a few values, the first of them the lowest, one at most falls."""
+    later = np.subtract.outer(y, y)[np.tril_indices(len(y), -1)]
+    return int((later < 0).sum()) <= 1
 
 
 def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:

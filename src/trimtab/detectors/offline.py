@@ -32,6 +32,7 @@ from trimtab.detectors.swells import swell_findings
 from trimtab.readers.freetext.keys import is_adversarial
 from trimtab.readers.tags import is_of_an_agent
 from trimtab.record import RunRecord
+from trimtab.text import plain
 from trimtab.vocabulary import Severity, canonical
 
 __all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings", "settling_rows"]
@@ -107,6 +108,17 @@ def _of_stand_in(f: Finding) -> Finding:
     return replace(f, severity="info")
 
 
+def _of_named_part(record: RunRecord, f: Finding) -> Finding:
+    """Return a finding on values that are counted as broken with the name of the part they are of.
+
+    Where several losses have no whole, a NaN in any of them is such a count.
+    """
+    key = record.keys.get("nonfinite", "")
+    if f.detector != "non-finite" or f.signal != "nonfinite" or canonical(key) == "nonfinite":
+        return f
+    return replace(f, text=f"{plain(key, limit=40)!r} is not finite") if key else f
+
+
 def _of_few_rows(f: Finding) -> Severity:
     """Return the severity of a finding on a log that grows.
 
@@ -143,6 +155,7 @@ def all_findings(
     if hindsight and at_one_scale.__name__ not in moved.off:
         record, rescaled = at_one_scale(logged)
     findings = judge_record(record, judge, before=before, so_far=so_far)
+    findings = tuple(_of_named_part(record, f) for f in findings)
     is_distance = _is_distance(record)
     if hindsight:
         findings = as_text(record, findings)
