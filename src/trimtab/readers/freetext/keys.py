@@ -320,7 +320,7 @@ def rises(values: Column, loss: Column) -> bool:
     if np.ptp(y) == 0 or np.ptp(x) == 0:
         return False
     ranks = [np.argsort(np.argsort(v, kind="stable"), kind="stable") for v in (x, y)]
-    return float(np.corrcoef(*ranks)[0, 1]) <= _SCORE_RISES
+    return float(np.corrcoef(np.array(ranks, dtype=np.float64))[0, 1]) <= _SCORE_RISES
 
 
 MEAN_NOTE = (
