@@ -57,3 +57,24 @@ def test_few_rows_are_healthy_with_their_power_said() -> None:
     assert "a lasting rise to twice, in " in account.judgement.power
     short = make_account(record_of(np.arange(7.0), {"loss": _fell(7)}))
     assert short.verdict == "not-judged"
+
+
+def test_few_rows_tell_a_level_that_is_left_for_good_however_noisy() -> None:
+    rng = np.random.default_rng(0)
+    low, high = 1.6 * np.exp(0.35 * rng.normal(size=21)), 5.4 * np.exp(0.35 * rng.normal(size=70))
+    found = few_rows_findings(record_of(np.arange(91.0), {"loss": np.append(low, high)}))
+    level = [f for f in found if f.detector == "few-rows-level"]
+    assert [abs(f.onset_row - 21) <= 2 for f in level] == [True]
+
+
+def test_few_rows_tell_a_loss_that_is_the_same_in_each() -> None:
+    assert _kinds(np.full(13, 0.6931)) == {"frozen-signal"}
+    assert "frozen-signal" not in _kinds(np.append(np.full(12, 0.6931), 0.6932))
+
+
+def test_one_high_evaluation_does_not_hide_overfitting() -> None:
+    val = np.array(
+        [1.45, 1.40, 1.41, 0.95, 1.27, 1.04, 1.33, 1.53, 1.14, 1.13]
+        + [1.20, 1.53, 1.40, 1.61, 1.42, 2.23, 1.68, 1.76, 1.21, 1.80]
+    )
+    assert "overfitting" in _kinds(1.7 * np.exp(-np.arange(20) / 8), val)

@@ -71,7 +71,7 @@ _FAILURE = re.compile(
     r"|(?:error|fatal|panic): (?!\W*\d)|abort(?:ed|ing)\b(?! (?:on|if|when))|killed$|terminated$"
     r"|crashed\b)"
     # A severity as glog writes it, a class with its package, a check that failed, a bare stack.
-    r"|^\[?[EF]\d{0,4} [\w/.:-]{2,}|^(?:[a-z_]\w*\.){1,6}[A-Z]\w+: "
+    r"|^\[?[EF]\d{3,4} \d\d:\d\d|^\[[EF] [\w/.:-]{2,}|^(?:[a-z_]\w*\.){1,6}[A-Z]\w+: "
     r"|\b(?i:(?:check|assertion)\b[^\n]{0,80}\bfailed\b)|\bFAILED\s*$"
     r"|^\s*frame #\d+: |\+0x[0-9a-f]+/0x[0-9a-f]+"
     r"|\bSystemExit(?:: ?(?!0\s*$)\S|\s*$)"

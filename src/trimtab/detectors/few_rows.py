@@ -48,6 +48,11 @@ LASTS = 3
 RISE = {True: (math.log(1.3), 7.0), False: (math.log(1.1), 10.0)}
 """Whether fewer than `EXCERPT_ROWS`: smallest rise, as a logarithm and in sigma; more rows have more
 extremes."""
+LEVEL_ROWS = ((0, LASTS), (12, 5), (EXCERPT_ROWS, 8))
+"""Fewest rows of an attempt, and rows on each side of a change of level."""
+LEVEL_RISE = math.log(1.5)
+LEVEL_ABOVE = 0.97
+"""Of all pairs of rows, that rise from before a change of level to behind it."""
 LONE_RATIO = 2.0
 LAST_RATIO = 4.0
 """The same for the last row of validation, of which no neighbor behind it says that it is over."""
@@ -123,6 +128,65 @@ def _rise(record: RunRecord, span: slice) -> Iterator[Finding]:
         score=min(99.0, float(over[at[0]]) / max(_noise(y), 0.01)),
         closed=True,
         text=f"loss {low:.4g} → {loss[peak]:.4g}, for {LASTS} rows and more (few rows)",
+    )
+
+
+def _level_up(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield a train loss that has left its level for good, however noisy both levels are."""
+    got = _values(record, span, "loss")
+    if got is None or got[1].min() <= 0:
+        return
+    rows, loss = got
+    y, n = np.log(loss), len(loss)
+    block = next(rows for least, rows in reversed(LEVEL_ROWS) if n >= least)
+    best: tuple[float, float, int] | None = None
+    for k in range(block, n - block + 1):
+        before, after = y[k - block : k], y[k:]
+        apart = median(after) - median(before)
+        # Of all pairs of a row before and a row behind, so many rise.
+        above = float((after[:, None] > before[None, :]).mean())
+        if apart >= LEVEL_RISE and above >= LEVEL_ABOVE:
+            best = max(best or (0.0, 0.0, 0), (above, apart, k))
+    k = 0 if best is None else best[2]
+    if not k or median(y[-block:]) < median(y[k - block : k]) + LEVEL_RISE:
+        return
+    low = float(np.exp(median(y[k - block : k])))
+    yield finding_at(
+        record,
+        detector="few-rows-level",
+        kind="unrecovered-spike",
+        signal="loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[k]),
+        peak_row=int(rows[k + int(np.argmax(y[k:]))]),
+        value=float(np.exp(median(y[k:]))),
+        expected=low,
+        score=6.0,
+        closed=True,
+        text=f"loss about {low:.4g} → about {np.exp(median(y[k:])):.4g}, to the end (few rows)",
+    )
+
+
+def _constant(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield a train loss that is the same in every digit from the first row to the last."""
+    got = _values(record, span, "loss")
+    if got is None or (got[1] != got[1][0]).any() or not got[1][0]:
+        return
+    rows, loss = got
+    yield finding_at(
+        record,
+        detector="few-rows-constant",
+        kind="frozen-signal",
+        signal="loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=float(loss[0]),
+        expected=float(loss[0]),
+        score=6.0,
+        closed=True,
+        text=f"loss exactly {loss[0]:.6g} in all {len(rows)} rows: nothing is learned, or logged",
     )
 
 
@@ -248,7 +312,7 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     fell = then - median(last[-max(LASTS, len(last) // 3) :])
     if fell <= 0 or _trend(last[-MOST_ROWS:]) > 0:
         return
-    if float(np.diff(val[k:]).max()) > JUMP * rise:
+    if _steps_up(val[k:]) > JUMP * rise:
         return
     if rise < max(SHARE * max(float(val[0]) - low, fell), 0.01 * abs(low)):
         return
@@ -272,6 +336,13 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
             " regularize"
         ),
     )
+
+
+def _steps_up(y: Floats) -> float:
+    """Return the largest rise from one row to the next that stays: all later rows lie above it."""
+    before = np.maximum.accumulate(y)[:-1]
+    after = np.minimum.accumulate(y[::-1])[::-1][1:]
+    return float((after - before).max(initial=0.0))
 
 
 def _turns_up(y: Floats) -> bool:
@@ -346,6 +417,8 @@ def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
 
 _TESTS: tuple[Callable[[RunRecord, slice], Iterator[Finding]], ...] = (
     _rise,
+    _level_up,
+    _constant,
     _lone,
     _norm_climbs,
     _overfits,

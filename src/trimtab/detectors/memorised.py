@@ -41,6 +41,8 @@ ZERO_VALIDATIONS = 8
 NEVER_VALIDATIONS = 10
 APART_START = 3.0
 """Times the highest of the first training losses, above which no evaluation lies. Ours."""
+STANDS = 1.5
+"""Most that the medians of three evaluations differ by, where validation stands at a guess. Ours."""
 NEVER_SHARE = 0.75
 """Of the first training losses, that validation never comes below. Ours."""
 
@@ -150,6 +152,8 @@ def _never(record: RunRecord, span: slice) -> Finding | None:
     moved = float(np.median(new)) - float(np.median(old))
     error = 1.25 * noise * math.sqrt(1 / len(old) + 1 / len(new))
     if min(loss.min(), values.min()) < 0 or last > first / 2 or levels.min() < NEVER_SHARE * first:
+        return None
+    if levels.max() > STANDS * levels.min():
         return None
     # What climbs is learned by heart; what falls is learned.
     if abs(moved) > max(3 * error, 0.02 * first) or values[0] - levels[-1] > 3 * noise:

@@ -34,8 +34,10 @@ from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 
+from trimtab.crash import classify
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_FOLDERS
+from trimtab.masking import masked_text
 from trimtab.readers.bare_table import BareTableReader, bare_table
 from trimtab.readers.base import (
     CUT_STREAM,
@@ -71,6 +73,7 @@ from trimtab.readers.supervised import by_launches, supervised_log
 from trimtab.readers.tensorboard import TensorBoardReader
 from trimtab.readers.wandb import WandbReader
 from trimtab.record import RunRecord
+from trimtab.text import plain
 
 __all__ = [
     "READERS",
@@ -145,6 +148,12 @@ def find_reader(path: Path) -> Reader:
     known = name_of_binary(sample.raw) if sample.is_binary else ""
     if known:
         raise ReadError.of_no_log(f"{path}: {known}")
+    told = None if sample.is_binary else classify(read_tail(path))
+    if told is not None:  # a job that died before its first row
+        raise ReadError.of_no_log(
+            f"{path}: no row of training, and its end tells of a crash ({told.crash_class}):"
+            f" {masked_text(plain(told.line, limit=200))}; to act: {told.who_must_act}: {told.do}"
+        )
     what = "binary data of no known format" if sample.is_binary else "no records that can be read"
     keys = () if sample.is_binary else _keys_with_numbers(sample.lines)
     way_out = "" if sample.is_binary else f"; {NAME_IT}"

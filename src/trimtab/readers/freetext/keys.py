@@ -73,6 +73,7 @@ STEP_KEYS = (
     "num timesteps",
     "env steps",
     "frames",
+    "frame",
     "total steps",
     "up.",
     "up",

@@ -35,6 +35,9 @@ _ANY_LOSS = (
     rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon)[ :=\t]{1,9}(?:-?\d*\.\d|nan|inf)"
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
+_ANY_REWARD = re.compile(r"\breward\W{1,4}-?\d", re.IGNORECASE)
+_FEWEST_REWARDS = 10
+"""Of an agent that logs no loss: as many rewards as make a record."""
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 _KINDS: Mapping[str, Kind] = {"step": "step", "epoch": "epoch"}
 # Not three digits behind the comma: `1,234` may be a thousand.
@@ -67,6 +70,7 @@ class TextReader:
             all_given()
             or re.search(_ANY_LOSS, sample.windows)
             or re.search(_ANY_HEADER, sample.windows)
+            or len(_ANY_REWARD.findall(sample.text)) >= _FEWEST_REWARDS
         ):
             return 0.22
         # Just above MIN_CONFIDENCE: any reader that knows the format goes before it.

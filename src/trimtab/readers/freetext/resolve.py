@@ -434,7 +434,7 @@ def _believed(draft: _Draft, are_records: AreRecords) -> bool:
 
 def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
     """Return a record of steps with a learning rate or norm where no loss is logged."""
-    wanted = ("lr", "grad_norm", "loss_scale", "val_loss")
+    wanted = ("lr", "grad_norm", "loss_scale", "val_loss", "reward")
     counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
     for name in wanted:
         found = choose_main(counting, name)

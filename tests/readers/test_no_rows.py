@@ -1,0 +1,38 @@
+"""Text without a row of training: rewards alone are read, and a crash before the first row is told."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trimtab
+from trimtab.errors import ReadError
+
+
+def test_a_job_that_died_before_its_first_row_is_told_by_its_crash(tmp_path: Path) -> None:
+    path = tmp_path / "slurm-1.out"
+    path.write_text(
+        "loading checkpoint shards\nTraceback (most recent call last):\n"
+        '  File "train.py", line 8, in <module>\n    main()\n'
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\n"
+    )
+    with pytest.raises(ReadError, match=r"no row of training, and its end .*\(oom_gpu\): torch"):
+        trimtab.read(path)
+
+
+def test_rewards_beside_a_counter_are_a_record(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "ppo.txt"
+    lines = [f"Frame {2560 * k}. reward: {1500 + 100 * rng.normal():.3f}" for k in range(1, 30)]
+    path.write_text("\n".join(lines) + "\n")
+    (record,) = trimtab.read(path)
+    assert record.num_rows == 29
+    assert record.axis == "step"
+    assert "reward" in record.columns
+
+
+def test_a_score_in_the_last_line_is_no_crash(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    lines = [f"epoch {k} loss {2 * 0.9**k + 0.1:.4f}" for k in range(1, 41)]
+    path.write_text("\n".join([*lines, "F1 score:  0.9282"]) + "\n")
+    assert trimtab.analyze(path).verdict != "ended-badly"
