@@ -73,8 +73,7 @@ def test_few_rows_tell_a_loss_that_is_the_same_in_each() -> None:
 
 
 def test_one_high_evaluation_does_not_hide_overfitting() -> None:
-    val = np.array(
-        [1.45, 1.40, 1.41, 0.95, 1.27, 1.04, 1.33, 1.53, 1.14, 1.13]
-        + [1.20, 1.53, 1.40, 1.61, 1.42, 2.23, 1.68, 1.76, 1.21, 1.80]
-    )
+    first = [1.45, 1.40, 1.41, 0.95, 1.27, 1.04, 1.33, 1.53, 1.14, 1.13]
+    last = [1.20, 1.53, 1.40, 1.61, 1.42, 2.23, 1.68, 1.76, 1.21, 1.80]
+    val = np.array([*first, *last])
     assert "overfitting" in _kinds(1.7 * np.exp(-np.arange(20) / 8), val)
