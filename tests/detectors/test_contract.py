@@ -53,6 +53,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "overfitting": frozenset(),
     "by-heart": frozenset(),
     "rough-start": frozenset(),
+    "rewritten": frozenset(),
     "silent-nan": frozenset(),
     "held-out": frozenset(),
 }
