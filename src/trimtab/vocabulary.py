@@ -329,6 +329,13 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("weight_norm", "params_norm", "params norm", "param_norm", "parameter_norm"),
     ),
     Signal(
+        name="weight_scale",
+        unit="1",
+        bad="none",
+        doc="Norm of the matrices at first, by that of weights of variance 1 / fan-in.",
+        aliases=("weight_scale",),
+    ),
+    Signal(
         name="update_ratio",
         unit="1",
         bad="up",

@@ -8,8 +8,15 @@ from trimtab.detectors.judge import judge_record
 from trimtab.testing.curves import record_of
 
 
-def _found(steps: list[int], norms: list[float], ratios: list[float]) -> list[Finding]:
-    columns = {"weight_norm": np.array(norms), "update_ratio": np.array(ratios)}
+def _found(
+    steps: list[int], norms: list[float], ratios: list[float], scale: float = 0.6
+) -> list[Finding]:
+    scales = np.where(np.arange(len(steps)) == 0, scale, np.nan)
+    columns = {
+        "weight_norm": np.array(norms),
+        "update_ratio": np.array(ratios),
+        "weight_scale": scales,
+    }
     record = record_of(np.array(steps, dtype=float), columns)
     return [f for f in judge_record(record) if f.detector == "rewritten"]
 
@@ -57,3 +64,8 @@ def test_it_closes_after_some_readings() -> None:
         (30, False),
         (110, True),
     ]
+
+
+def test_weights_that_begin_near_zero_may_grow() -> None:
+    assert _found(*BAD, scale=0.05) == []
+    assert _found(*BAD, scale=float("nan")) == []

@@ -12,7 +12,13 @@ from trimtab.guard import Guard
 def _trained(rate: float, folder: Path) -> tuple[Guard, float]:
     torch.manual_seed(0)
     model = nn.Sequential(
-        nn.Linear(16, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 4)
+        nn.Linear(16, 64),
+        nn.Tanh(),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Linear(64, 64),
+        nn.Tanh(),
+        nn.Linear(64, 4),
     )
     optimizer = torch.optim.AdamW(model.parameters(), rate)
     inputs = torch.randn(4096, 16)

@@ -11,8 +11,12 @@ within 60; under a rate thirty times too high it doubled within 20 steps of the 
 size of the largest update by that of sound ones, a half of a percent, tells by how much the rate is
 too high. Told once; it stays open for `open_rows` readings.
 
-Blind where no norm of weights is logged (the guard reads it every ten steps), to a log that does
-not begin with the run, and to weights that are so large at first that no rate doubles them.
+Weights that begin near zero have to grow, as those of zero-initialized heads, adapters, factors and
+tables do, and one layer may have to grow far: only models of four matrices and more are judged,
+whose weights begin within a fifth of the scale 1 / sqrt(fan-in) that sound ones have.
+
+Blind where the guard does not read the weights at step 1, to models that begin smaller, and to
+weights that are so large at first that no rate doubles them.
 """
 
 import math
@@ -45,7 +49,9 @@ class RewrittenDetector:
     """See the module; all bars are ours."""
 
     name: str = "rewritten"
-    signals: tuple[str, ...] = ("weight_norm", "update_ratio")
+    signals: tuple[str, ...] = ("weight_norm", "update_ratio", "weight_scale")
+    least_scale: float = 0.2
+    """Of the norm that weights of variance 1 / fan-in have, at the first reading."""
     growth: float = 2.0
     share: float = 0.03
     sound: float = 0.005
@@ -62,7 +68,7 @@ class RewrittenDetector:
     def update(self, state: RewrittenState, row: Row) -> tuple[RewrittenState, tuple[Finding, ...]]:
         """Judge one row; missing and non-finite values change nothing."""
         s = state
-        norm, ratio = row.values.tolist()
+        norm, ratio, scale = row.values.tolist()
         usable = row.present[0] and math.isfinite(norm) and norm > 0
         if s.done or not usable:
             return s, ()
@@ -75,7 +81,9 @@ class RewrittenDetector:
         if row.present[1] and math.isfinite(ratio) and ratio > s.largest:
             s = changed(s, largest=ratio, largest_row=row.index, largest_step=row.step)
         if math.isnan(s.norm):
-            return changed(s, norm=norm, row=row.index, step=row.step), ()
+            # Weights that begin near zero have to grow, and one layer may have to grow far.
+            begun = bool(row.present[2]) and scale >= self.least_scale
+            return changed(s, norm=norm, row=row.index, step=row.step, done=not begun), ()
         if norm < self.growth * s.norm or s.largest < self.share:
             return s, ()
         s = changed(s, told_row=row.index)

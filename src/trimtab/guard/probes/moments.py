@@ -331,6 +331,8 @@ weights lets norms shrink, or moves them by less. Ours."""
 _MOST_GROWTH = 5.0
 """Times the sum of updates as large as the usual one. Ours."""
 _FEWEST_UPDATES, _MOST_UPDATES = 4, 8
+_FEWEST_MATRICES = 4
+"""Of a model that is more than one or two layers. Ours."""
 _SAMPLED = 1024
 """Elements of a tensor that its RMS ratio is read from, evenly spread."""
 _MEDIAN_OF_SQUARE = 0.4549
@@ -437,6 +439,9 @@ class UpdateProbe:
         self._norms: list[tuple[int, torch.Tensor]] = []
         """Of the matrices at the last two readings, with the step."""
         self._updates: deque[float] = deque(maxlen=_MOST_UPDATES)
+        self.scale: float | None = None
+        """Norm of the matrices by that of weights of variance 1 / fan-in, read at the first step;
+        None at others, and of models of few matrices."""
         self.jump = 1.0
         """By what the norm of a matrix has grown since the last reading, far more than updates
         do; 1: by no more."""
@@ -446,10 +451,18 @@ class UpdateProbe:
         if self._matrices:
             norms = torch._foreach_norm([local(p.detach()) for p in self._matrices])
             self._norms = [*self._norms[-1:], (step, torch.stack([n.float() for n in norms]))]
+            self.scale = self._scale_at_first() if step == 1 else None
         self._before = [
             p if len(p.members) > 1 else replace(p, flat=p.flat.clone())
             for p in self._thinned(self._packed())
         ]
+
+    def _scale_at_first(self) -> float | None:
+        if len(self._matrices) < _FEWEST_MATRICES:
+            return None
+        natural = sum(local(p).numel() / max(p[0].numel(), 1) for p in self._matrices)
+        norm = float(self._norms[-1][1].double().square().sum().sqrt())
+        return norm / math.sqrt(natural) if natural > 0 else None
 
     def _packed(self) -> list[Pack]:
         shares = [1.0 / copies(p, self._num_ranks) for p in self._parameters]

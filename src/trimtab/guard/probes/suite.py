@@ -61,6 +61,7 @@ _WHOLE: tuple[tuple[str, str], ...] = (
     ("adam_broken", _TOPS),
     ("weight_max", _TOPS),
     ("weight_jump", _TOPS),
+    ("weight_scale", _MEANS),
     ("rms_ratio_max", _TOPS),
     ("num_zeros", _ADDED),
     ("embedding_square", _ADDED),
@@ -339,6 +340,8 @@ class Probes:
                 ):
                     self._seen[name] = value
                 self._seen["weight_jump"] = self.update.jump
+                if self.update.scale is not None:
+                    self._seen["weight_scale"] = self.update.scale
             self._take_softly()
             checksum = checksum_of_copies(self._parameters) if self._ranks.count > 1 else 0.0
         finally:  # the other ranks wait for this one's share, whatever failed here
