@@ -468,8 +468,8 @@ def _cuts(s: Situation) -> Iterator[Trial]:
     if also is not None and _is_named(s):  # what is named is tried with all the data first
         plans.insert(0, (None, *plans[0][1:]))
     for also, factor, label in plans:
-        # under a rising schedule a factor would be overtaken; the rate is held instead
-        # What is too high from the start is so in its warm-up, too.
+        # Under a rising schedule a factor would be overtaken, and the rate is held instead; one
+        # that is too high from the start is so in its warm-up, too.
         limit = s.lr_now * factor if s.lr_rising and s.lr_needed == 1 else None
         share, sound = 1.0, None
         if limit is not None:
@@ -566,13 +566,13 @@ def _lr_rose(s: Situation) -> bool:
 def _factors(s: Situation) -> Iterator[tuple[float, str]]:
     """Yield the learning-rate factors, mildest first, with what to call them."""
     unproven = s.lr_rising and not s.lr_proven
-    # Here one deep cut beats the mildest that holds (docs/log.md). After a jump the old rate is
-    # known to be sound, so it goes before any factor.
+    # After a jump the old rate is known to be sound, so it goes before any factor.
     if s.lr_needed < 1 and s.lr_jump_step is None:
         # The nearest on a scale of ratios: how far it is too high is known to a factor of two.
         near = min(s.policy.lr_factors, key=lambda f: abs(math.log(f / s.lr_needed)))
         yield near, f"LR x {near:.3g}"
         return
+    # Here one deep cut beats the mildest that holds (docs/log.md).
     if (s.saturating or s.returning or unproven) and s.lr_jump_step is None:
         policy = s.policy
         mildest = policy.lr_factor_returning
