@@ -26,6 +26,7 @@ from tests.guard.tiny import events_of, guard_of, make, rows_of
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.judge import judge_record
 from trimtab.guard import Guard
+from trimtab.lab.train import Parts
 from trimtab.plan.policy import Policy
 from trimtab.testing.curves import lm_curve, make_noise, record_of
 
@@ -125,23 +126,45 @@ def test_c_one_nan_or_inf_leaves_weights_finite_and_detectors_alive(
 
 
 @pytest.mark.slow
-def test_d_on_a_plateau_at_twice_the_loss_the_ladder_climbs(tmp_path: Path) -> None:
-    """Nothing helps here: what is tried must get stronger, and end, not stay on the first rung."""
+def test_d_where_nothing_helps_the_ladder_climbs_and_ends(tmp_path: Path) -> None:
+    """What is tried must get stronger, and end, not stay on the first rung."""
+    parts: list[Parts] = []
 
-    def double(guard: Guard, loss: Tensor) -> Tensor:
-        return loss * 2 if guard.step_number + 1 >= 250 else loss
+    def shake(guard: Guard, loss: Tensor) -> Tensor:
+        if guard.step_number + 1 >= 250 and guard.phase != "probe":
+            for weight in parts[0].model.parameters():
+                weight.data.add_(0.1 * weight.data.std() * torch.randn_like(weight))
+        return loss
 
-    scenario = dataclasses.replace(SOUND, steps=1250)
-    o = guarded(scenario, small_lab.make_text(), tmp_path / "run", spoil=double, limit=9000)
-    trials = [e.data for e in events_of(tmp_path / "run", "attempt") if e.data["trial"]]
+    scenario = dataclasses.replace(SOUND, steps=700)
+    text = small_lab.make_text()
+    run = tmp_path / "run"
+    o = guarded(scenario, text, run, spoil=shake, prepare=parts.append, limit=9000)
+    trials = [e.data for e in events_of(run, "attempt") if e.data["trial"]]
     assert len({t["why"] for t in trials}) >= 4
     factors = [math.prod(f for _, f in t.get("lr_cuts") or []) for t in trials]
     assert min(factors) <= 0.25
     # it stops to act; on the new level it acts again after a calm stretch, and tries no more
-    decided = [e.data["what"] for e in events_of(tmp_path / "run", "decision")]
+    decided = [e.data["what"] for e in events_of(run, "decision")]
     assert "stop acting" in decided
     assert "act again" not in decided[: decided.index("stop acting")]
-    assert o.guard.step_number == 1250
+    assert o.guard.step_number == 700
+
+
+@pytest.mark.slow
+def test_d_a_loss_counted_twice_is_no_plateau_and_is_left_alone(tmp_path: Path) -> None:
+    """The same weights give twice the loss on the same data: nothing can be cured, and is tried."""
+
+    def double(guard: Guard, loss: Tensor) -> Tensor:
+        return loss * 2 if guard.step_number + 1 >= 250 else loss
+
+    scenario = dataclasses.replace(SOUND, steps=500)
+    o = guarded(scenario, small_lab.make_text(), tmp_path / "run", spoil=double)
+    decided = [e.data for e in events_of(tmp_path / "run", "decision")]
+    (left, *_) = [d for d in decided if d["what"] == "leave alone"]
+    assert "the loss is counted differently, x 2 for the same weights" in left["why"]
+    assert [e.data["why"] for e in events_of(tmp_path / "run", "attempt")] == ["start"]
+    assert o.guard.step_number == 500
 
 
 @pytest.mark.parametrize("seed", [100, 101, 102])
