@@ -8,7 +8,7 @@ import dataclasses
 import importlib.util
 import math
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -26,9 +26,11 @@ from tests.guard.tiny import events_of, guard_of, make, rows_of
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.judge import judge_record
 from trimtab.guard import Guard
-from trimtab.lab.train import Parts
 from trimtab.plan.policy import Policy
 from trimtab.testing.curves import lm_curve, make_noise, record_of
+
+if TYPE_CHECKING:
+    from trimtab.lab.train import Parts
 
 pytestmark = pytest.mark.torch
 
