@@ -23,7 +23,7 @@ from trimtab.masking import masked_text
 from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
 from trimtab.text import number, plain, signal_label
-from trimtab.vocabulary import SIGNAL_BY_NAME
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical
 
 __all__ = ["FAIL_ON", "Ending", "RestsOn", "RunJudgement", "judgement_of"]
 
@@ -182,6 +182,8 @@ def judgement_of(
         judged_signals: Signals that some detector reads.
     """
     logged = frozenset(record.columns)
+    if canonical(record.keys.get("loss", "loss")) == "val_loss":  # it stands in for the train loss
+        logged -= {"loss"}
     in_nats = bool(_IN_NATS.search(plain(record.keys.get("loss", "")).lower().replace("_", " ")))
     verdict = bad_verdict(ending, open_alarm=open_alarm)
     why = "" if ending is None else ending.why
@@ -209,7 +211,10 @@ def judgement_of(
         ),
         signals_not_judged=silent,
         unread=unread,
-        not_judged=(*_cannot_tell(record, coverage, self_test, in_nats=in_nats), *ignored),
+        not_judged=(
+            *_cannot_tell(record, coverage, self_test, logged, in_nats=in_nats),
+            *ignored,
+        ),
         ignored=ignored,
         self_test=self_test,
         coverage=coverage,
@@ -296,6 +301,7 @@ def _cannot_tell(
     record: RunRecord,
     coverage: Coverage | None,
     test: SelfTest | None,
+    logged: frozenset[str],
     *,
     in_nats: bool,
 ) -> tuple[str, ...]:
@@ -327,7 +333,7 @@ def _cannot_tell(
     said += [
         f"no {_BLIND[name]} is logged"
         for name in MAIN_SIGNALS
-        if not {name, _STANDS_FOR.get(name, name)} & record.columns.keys()
+        if not {name, _STANDS_FOR.get(name, name)} & logged
     ]
     return tuple(said)
 

@@ -25,6 +25,7 @@ from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
+from trimtab.detectors.risen import risen_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
@@ -49,6 +50,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     silence_findings,
     set_findings,
     swell_findings,
+    risen_findings,
     late_stall_findings,
     too_low_findings,
     flat_window_findings,
@@ -96,7 +98,11 @@ def _is_distance(record: RunRecord) -> bool:
     targets of a critic move. Beside a reward and a loss of values, `loss` is the sum of those two.
     """
     key = record.keys.get("loss", "loss")
-    if canonical(key) not in (None, "loss") or is_adversarial(key) or is_of_an_agent(key):
+    if (
+        canonical(key) not in (None, "loss", "val_loss")
+        or is_adversarial(key)
+        or is_of_an_agent(key)
+    ):
         return False
     return not ("reward" in record.columns and "value_loss" in record.columns)
 

@@ -4,6 +4,8 @@ Most have one plain sign, a detector that speaks of nothing else; without it the
 excluded, and with it they stand above causes that a spike could have.
 """
 
+from collections.abc import Callable
+
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
@@ -31,15 +33,27 @@ def _score_lost(f: Features) -> float:
     return e.yes("score-lost" in f.signs and f.kinds <= {"signal-abnormal"})
 
 
-def _with_score(*detectors: str, says: str) -> tuple[EvidenceRule, ...]:
-    """Return the rules of a cause of which a lost score is a sign, too."""
+def _never(_: Features) -> float:
+    return 0.0
+
+
+def _turned(f: Features) -> float:
+    """Return 1 where nothing but validation is logged, and it climbs row by row to the end."""
+    climbs = f.held_out and bool(e.gradual(f)) and f.lasting_rows is not None
+    return e.yes(climbs and not f.nonfinite_first)
+
+
+def _with_score(
+    *detectors: str, says: str, other: Callable[[Features], float] = _never
+) -> tuple[EvidenceRule, ...]:
+    """Return the rules of a cause of which a lost score is a sign, too; `other`: one more sign."""
     plain = e.no_sign(*detectors)
     return (
         EvidenceRule("sign", e.sign(*detectors), _SURE, says),
         EvidenceRule("score", _score_lost, _SURE, "{f.sign_texts}"),
         EvidenceRule(
             "no-sign",
-            lambda f: plain(f) * (1 - _score_lost(f)),
+            lambda f: plain(f) * (1 - _score_lost(f)) * (1 - other(f)),
             _ABSENT,
             "nothing in the log shows it",
         ),
@@ -66,6 +80,14 @@ EVERYDAY: tuple[CauseEntry, ...] = (
                 "overfitting",
                 "overfitting-few-rows",
                 says="validation has turned and gets worse while the training loss falls",
+                other=_turned,
+            ),
+            EvidenceRule(
+                "turned",
+                _turned,
+                7.5,
+                "validation climbs over {f.rise_rows} rows, not in one, and no train loss is"
+                " logged beside it",
             ),
             EvidenceRule(
                 "never", e.sign("never-validates"), -9.0, "validation was never below a guess"

@@ -40,6 +40,7 @@ from trimtab.signals.spans import (
     positive_peak,
     rising_start,
 )
+from trimtab.vocabulary import canonical
 
 __all__ = ["Features", "incident_features"]
 
@@ -142,6 +143,8 @@ class Features:
     calm_before: bool | None = None
     """Whether loss and grad norm were at their usual level in the row before the onset."""
 
+    held_out: bool = False
+    """Whether the loss is that of validation, which is judged where no train loss is logged."""
     abrupt: bool | None = None
     """Whether half of the rise of the loss came in its first row."""
     rise_rows: int | None = None
@@ -294,6 +297,7 @@ def incident_features(
         "config": tuple(config),
         "num_ranks": _num_ranks(record),
         "rank_apart": _rank_apart(record, incident),
+        "held_out": canonical(record.keys.get("loss", "loss")) == "val_loss",
     }
     values.update(_moments_lost(record, before, during))
     values.update(_clip(record, before))

@@ -1,5 +1,7 @@
 """Derived signals: perplexity, clip flags and their running share, how much the loss jumps about.
 
+Where no train loss is logged at all, the loss of validation stands in for it.
+
 A signal that the log has is left as it is. A derived one is present exactly where what it follows
 from is present; nothing is interpolated, and nothing is assumed: without a stated clip there are
 no clip flags.
@@ -10,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 
 from trimtab.record import Column, RunRecord
+from trimtab.text import plain
 
 __all__ = ["clip_flags", "derive", "perplexity", "running_share", "step_std"]
 
@@ -73,6 +76,7 @@ def step_std(loss: Column, *, window_rows: int = 64) -> Column:
 
 def derive(record: RunRecord) -> RunRecord:
     """Return the record with what follows from it added; `facts["clip"]` is the stated clip."""
+    record = _with_a_loss(record)
     columns = dict(record.columns)
     if "loss" in columns and "perplexity" not in columns:
         columns["perplexity"] = perplexity(columns["loss"])
@@ -85,3 +89,17 @@ def derive(record: RunRecord) -> RunRecord:
     if "clipped" in columns and "clip_frequency" not in columns:
         columns["clip_frequency"] = running_share(columns["clipped"])
     return replace(record, columns=columns)
+
+
+def _with_a_loss(record: RunRecord) -> RunRecord:
+    """Return the record with its validation loss judged as the loss, where it has no train loss."""
+    held_out = record.columns.get("val_loss")
+    if record.num_loss_rows or held_out is None or not held_out.present.any():
+        return record
+    name = record.keys.get("val_loss", "val_loss")
+    return replace(
+        record,
+        columns={**record.columns, "loss": held_out},
+        keys={**record.keys, "loss": name},
+        notes=(*record.notes, f"no train loss is logged: {plain(name)!r} is judged in its place"),
+    )

@@ -1,0 +1,155 @@
+"""A loss that lies higher for good in a log of 64 to 4,096 rows, though no row is far out.
+
+Blocks of 16 rows need many blocks to know their noise, and swells need an edge. Here both sides of
+every row are compared as wholes, in windows of m = 32, 64, 128 and 256 rows, and their noise is
+taken from how far the partial sums of each side wander about their own straight line, so that
+dependence between rows, a descent and heavy tails widen the bar by themselves:
+
+    D = (mean after - mean before) sqrt(m / 8)
+    V = (sum over the m rows before, and after, of (partial sum - its line)^2) / (2 m)^2
+    G = D^2 / V
+
+An alarm needs G above the bar of its window, a rise of twice any rise before it in the run, of the
+row noise and of 2 % of the level; and the rows to the end must keep half of it. Where a level lasts
+is all that it tells: one that falls back is `swells`'. Blind in the first and the last 32 rows.
+
+Source: self-normalized change points, Shao and Zhang, Testing for change points in time series,
+JASA 105 (2010). The windows and bars are ours.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import difference_sigma
+
+__all__ = ["risen_findings"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+BARS = {32: 200.0, 64: 150.0, 128: 125.0, 256: 125.0}
+"""Largest G that is noise, by the rows of its window. Together with the conditions below, 99 % of
+random stretches of 100 to 200 rows of real logs stay below, those with a true change included."""
+MOST_ROWS = 4096
+OVER_EARLIER = 2.0
+LEAST_SHARE = 0.02
+"""Of the level. As in `swells`."""
+NEGLIGIBLE = 1e-3
+"""Of the first losses: below that a change does not matter. As in `hindsight`."""
+
+
+def risen_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the row of each attempt from which on the loss lies higher, to its end."""
+    column = record.columns.get("loss")
+    if column is None:
+        return ()
+    found: list[Finding] = []
+    for index in range(len(record.attempts)):
+        rows = column.finite_rows(record.rows_of(index))
+        if 2 * min(BARS) <= len(rows) <= MOST_ROWS:
+            found += _of(record, rows, column.values[rows])
+    return tuple(found)
+
+
+def _of(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
+    sums = _Sums(y)
+    noise = difference_sigma(np.diff(y, 2), order=2)
+    least = NEGLIGIBLE * float(np.abs(y[:8]).max())
+    best = (0.0, 0, 0, 0.0, 0.0)
+    for m, bar in BARS.items():
+        if 2 * m > len(y):
+            break
+        at = np.arange(m, len(y) - m + 1)
+        rise, g = sums.change(at, m)
+        level = sums.mean(at - m, at)
+        # What is an edge of this window to a rise is no rise before it.
+        highest = np.maximum.accumulate(np.maximum(rise, 0.0))
+        earlier = np.concatenate((np.zeros(2 * m), highest))[: len(rise)]
+        enough = np.maximum(np.maximum(LEAST_SHARE * np.abs(level), least), noise)
+        kept = level + 0.5 * rise
+        to_end = sums.mean(at, np.full_like(at, len(y)))
+        over = (g > bar) & (rise > OVER_EARLIER * earlier) & (rise > enough)
+        over &= (to_end > kept) & (float(y[-m:].mean()) > kept)
+        if over.any():
+            k = int(np.argmax(np.where(over, g / bar, 0.0)))
+            best = max(best, (float(g[k] / bar), int(at[k]), m, float(level[k]), float(rise[k])))
+    over_bar, k, m, level_before, rise_by = best
+    if not k:
+        return []
+    return [
+        finding_at(
+            record,
+            detector="risen",
+            kind="shift",
+            signal="loss",
+            severity="warning",
+            row=int(rows[k + m - 1]),
+            onset_row=int(rows[k]),
+            peak_row=int(rows[k + int(np.argmax(y[k : k + m]))]),
+            value=level_before + rise_by,
+            expected=level_before,
+            score=min(99.0, 6.0 * float(np.sqrt(over_bar))),
+            closed=True,
+            text=(
+                f"loss {level_before:.4g} → {level_before + rise_by:.4g} over {m} rows on each"
+                " side, to the end (in hindsight)"
+            ),
+        )
+    ]
+
+
+class _Sums:
+    """Running sums of rows and of their partial sums, so that a window costs nothing by itself."""
+
+    def __init__(self, y: Floats) -> None:
+        self._middle = float(y.mean())
+        self._scale = float(np.abs(y - self._middle).max()) or 1.0
+        sums = np.concatenate(([0.0], np.cumsum((y - self._middle) / self._scale)))
+        t = np.arange(len(sums), dtype=np.float64)
+        self._sums = sums
+        self._first = np.concatenate(([0.0], np.cumsum(sums)))
+        self._squares = np.concatenate(([0.0], np.cumsum(sums * sums)))
+        self._moment = np.concatenate(([0.0], np.cumsum(t * sums)))
+
+    def mean(self, a: Rows, b: Rows) -> Floats:
+        """Return the means of rows a to b."""
+        means: Floats = (self._sums[b] - self._sums[a]) / (b - a)
+        return self._middle + self._scale * means
+
+    def change(self, at: Rows, m: int) -> tuple[Floats, Floats]:
+        """Return rise and G of the m rows on each side of some rows."""
+        rise = self.mean(at, at + m) - self.mean(at - m, at)
+        wander = (self._wander(at - m, at) + self._wander(at, at + m)) / (2 * m) ** 2
+        # Rows alike in every digit wander by nothing: by what a float can tell, then.
+        g = (rise / self._scale) ** 2 * (m / 8) / np.maximum(wander, 1e-12)
+        return rise, g
+
+    def _wander(self, a: Rows, b: Rows) -> Floats:
+        """Return the sum over t in (a, b] of (partial sum - its line from a to b) squared."""
+        slope = (self._sums[b] - self._sums[a]) / (b - a)
+        base = self._sums[a] - a * slope
+        first = self._first[b + 1] - self._first[a + 1]
+        squares = self._squares[b + 1] - self._squares[a + 1]
+        moment = self._moment[b + 1] - self._moment[a + 1]
+        steps = _of_steps(b) - _of_steps(a)
+        steps_squared = _of_squares(b) - _of_squares(a)
+        out: Floats = (
+            squares
+            - 2 * base * first
+            - 2 * slope * moment
+            + base**2 * (b - a)
+            + 2 * base * slope * steps
+            + slope**2 * steps_squared
+        )
+        return out
+
+
+def _of_steps(n: Rows) -> Floats:
+    return n * (n + 1) / 2
+
+
+def _of_squares(n: Rows) -> Floats:
+    return n * (n + 1) * (2 * n + 1) / 6
