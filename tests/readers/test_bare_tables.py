@@ -88,3 +88,36 @@ def test_the_rule_of_a_markdown_table_is_no_row(tmp_path: Path, rule: str) -> No
     record = read_run(path)
     assert record.columns["loss"].logged().tolist() == [-0.11, -0.12, -0.13, -0.14]
     assert np.isnan(record.columns["policy_kl"].logged()).sum() == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("loss.txt", "loss"),
+        ("train_losses.csv", "loss"),
+        ("03-loss_log", "loss"),
+        ("val_loss.txt", "val_loss"),
+        ("Test-Losses.log", "val_loss"),
+    ],
+)
+def test_the_name_of_the_file_says_what_a_number_a_line_is(
+    tmp_path: Path, name: str, key: str
+) -> None:
+    record = read_run(write(tmp_path, "".join(f"{x}\n" for x in LOSS), name))
+    assert record.columns[key].logged().tolist() == LOSS
+    assert any("by the name of the file" in note for note in record.notes)
+    counted = "".join(f"{10 * i} {x}\n" for i, x in enumerate(LOSS))
+    record = read_run(write(tmp_path, counted, name))
+    assert (record.columns[key].logged().tolist(), record.step[-1]) == (LOSS, 390)
+
+
+@pytest.mark.parametrize("name", ["accuracy.txt", "glossary.txt", "lossless.txt", "numbers"])
+def test_another_name_says_nothing(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ReadError, match="without a name"):
+        read_run(write(tmp_path, "".join(f"{x}\n" for x in LOSS), name))
+
+
+def test_two_columns_that_count_nothing_are_not_named_by_the_file(tmp_path: Path) -> None:
+    rows = "".join(f"{x} {x + 1}\n" for x in LOSS)
+    with pytest.raises(ReadError, match="2 columns of numbers without names"):
+        read_run(write(tmp_path, rows, "loss.txt"))

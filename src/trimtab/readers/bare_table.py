@@ -2,11 +2,14 @@
 
 What a column is cannot be read off its numbers: 0.9 that rises may be an accuracy. A person says
 it, by the place of the column: `--columns loss=2,step=1`, counted from 1. A comment above that
-names every column (as `numpy.savetxt` writes it) does as well.
+names every column (as `numpy.savetxt` writes it) does as well, and so does the name of a file that
+holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 from trimtab.errors import ReadError
@@ -23,6 +26,8 @@ _MAX_ROWS = 50
 _MAX_CELLS = 512
 _MAX_CELL_CHARS = 40
 _MAX_NAME_CHARS = 40
+_LOSS_WORDS = frozenset({"loss", "losses"})
+_HELD_OUT_WORDS = frozenset({"val", "valid", "validation", "eval", "dev", "test"})
 _DELIMITERS = (",", "\t", ";", "|", None)
 """None: blanks of any number, which also part the one cell of a line from nothing."""
 
@@ -76,6 +81,20 @@ def bare_table(lines: Sequence[str]) -> BareTable | None:
     return _form(above, rows) or _form(above, rows[:-1])
 
 
+def _named_by_file(table: BareTable, path: Path, lines: Sequence[str]) -> BareTable:
+    """Return the table with the names that the name of its file gives; as it is without."""
+    words = set(re.split(r"[^a-z]+", path.name.lower()))
+    if table.names or table.num_columns > 2 or all_given() or not words & _LOSS_WORDS:
+        return table
+    loss = "val_loss" if words & _HELD_OUT_WORDS else "loss"
+    if table.num_columns == 1:
+        return replace(table, names=(loss,))
+    counts = [table.cells(line)[0] for line in lines if not line.startswith("#")][:-1]
+    numbers = [int(count) for count in counts if count.isdecimal()]
+    rises = all(a < b for a, b in pairwise(numbers))
+    return replace(table, names=("step", loss)) if rises and len(numbers) == len(counts) else table
+
+
 def _form(above: Sequence[str], rows: Sequence[str]) -> BareTable | None:
     if len(rows) < _MIN_ROWS:
         return None
@@ -122,9 +141,11 @@ class BareTableReader:
 
         Without either it is nobody's.
         """
-        table = None if sample.is_binary else bare_table(sample.lines[: _MAX_ROWS + 2])
+        lines = sample.lines[: _MAX_ROWS + 2]
+        table = None if sample.is_binary else bare_table(lines)
         if table is None:
             return 0.0
+        table = _named_by_file(table, sample.path, lines)
         if table.names:
             return 0.8 if any(map(is_known_key, table.names)) else 0.0
         return 0.97 if all_given() else 0.0
@@ -135,14 +156,20 @@ class BareTableReader:
         Raises:
             ReadError: It is no such table, a named column is none of its, or a line is broken.
         """
-        table = bare_table(take_sample(path).lines[: _MAX_ROWS + 2])
-        if table is None:
+        lines = take_sample(path).lines[: _MAX_ROWS + 2]
+        found = bare_table(lines)
+        if found is None:
             raise ReadError(f"{path}: no table of numbers; looked for {self.looks_for}")
+        table = _named_by_file(found, path, lines)
         keys = table.keys
         lacking = [key for key in all_given() if not table.names and key not in keys]
         if lacking:
             raise ReadError.of_no_log(f"{path}: no column {lacking[0]!r}; {table.way_out}")
         log = LogTable(str(path), self.name)
+        if table != found:
+            log.notes.append(
+                f"a number a line is taken for the loss, by the name of the file: {path.name!r}"
+            )
         ragged: list[tuple[int, str]] = []
         last = 0
         for last, cells in _rows(table, TextLines(path)):
