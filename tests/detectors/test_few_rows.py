@@ -67,6 +67,15 @@ def test_few_rows_tell_a_level_that_is_left_for_good_however_noisy() -> None:
     assert [abs(f.onset_row - 21) <= 2 for f in level] == [True]
 
 
+def test_few_rows_tell_a_level_that_is_left_for_one_that_is_wild() -> None:
+    rng = np.random.default_rng(3)
+    low = (1.2 + 2.5 * np.exp(-np.arange(21) / 4)) * (1 + 0.03 * rng.normal(size=21))
+    low[15:17] = (4.4, 3.7)
+    high = rng.uniform(1.5, 9.0, size=70)
+    found = few_rows_findings(record_of(np.arange(91.0), {"loss": np.append(low, high)}))
+    assert [f.detector for f in found if f.severity != "info"] == ["few-rows-level"]
+
+
 def test_few_rows_tell_a_loss_that_is_the_same_in_each() -> None:
     assert _kinds(np.full(13, 0.6931)) == {"frozen-signal"}
     assert "frozen-signal" not in _kinds(np.append(np.full(12, 0.6931), 0.6932))

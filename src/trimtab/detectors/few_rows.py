@@ -50,9 +50,9 @@ RISE = {True: (math.log(1.3), 7.0), False: (math.log(1.1), 10.0)}
 extremes."""
 LEVEL_ROWS = ((0, LASTS), (12, 5), (EXCERPT_ROWS, 8))
 """Fewest rows of an attempt, and rows on each side of a change of level."""
-LEVEL_RISE = math.log(1.5)
-LEVEL_ABOVE = 0.97
-"""Of all pairs of rows, that rise from before a change of level to behind it."""
+LEVELS = ((math.log(1.5), 0.97), (math.log(2.0), 0.9))
+"""Rise of the level, and share of all pairs of a row before and a row behind that rise with it: to
+twice, most rows tell it even where the new level is wild."""
 LONE_RATIO = 2.0
 LAST_RATIO = 4.0
 """The same for the last row of validation, of which no neighbor behind it says that it is over."""
@@ -143,12 +143,11 @@ def _level_up(record: RunRecord, span: slice) -> Iterator[Finding]:
     for k in range(block, n - block + 1):
         before, after = y[k - block : k], y[k:]
         apart = median(after) - median(before)
-        # Of all pairs of a row before and a row behind, so many rise.
         above = float((after[:, None] > before[None, :]).mean())
-        if apart >= LEVEL_RISE and above >= LEVEL_ABOVE:
+        if any(apart >= rise and above >= share for rise, share in LEVELS):
             best = max(best or (0.0, 0.0, 0), (above, apart, k))
     k = 0 if best is None else best[2]
-    if not k or median(y[-block:]) < median(y[k - block : k]) + LEVEL_RISE:
+    if not k or median(y[-block:]) < median(y[k - block : k]) + LEVELS[0][0]:
         return
     low = float(np.exp(median(y[k - block : k])))
     yield finding_at(
