@@ -15,8 +15,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Rows
-from trimtab.detectors.lost_validation import LostValidationDetector
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.lost_signals import lost_findings, rows_beside_loss
 from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.record_finding import finding_at
 from trimtab.readers.tags import set_of_tag
@@ -55,24 +55,10 @@ def set_findings(record: RunRecord) -> tuple[Finding, ...]:
 
 
 def _checks(record: RunRecord, name: str, span: slice) -> list[Finding]:
-    columns = [record.columns.get(n) for n in (name, "loss")]
-    num = span.stop - span.start
-    values, present = np.full((num, 2), np.nan), np.zeros((num, 2), dtype=np.bool_)
-    for j, column in enumerate(columns):
-        if column is not None:
-            present[:, j] = column.present[span]
-            values[present[:, j], j] = column.values[span][present[:, j]]
-    mine = present.any(axis=1)
-    rows = Rows(
-        np.arange(span.start, span.stop)[mine],
-        record.step[span][mine],
-        values[mine],
-        present[mine],
-    )
-    overfits, lost = OverfittingDetector(), LostValidationDetector(signals=(name, "loss"))
+    overfits = OverfittingDetector()
+    rows = rows_beside_loss(record, name, span)
     rises = {f.key: f for f in overfits.update_rows(overfits.start(), rows)[1]}
-    breaks = {f.key: f for f in lost.update_rows(lost.start(), rows)[1]}
-    return [*(_of_set(f, name) for f in rises.values()), *breaks.values()]
+    return [*(_of_set(f, name) for f in rises.values()), *lost_findings(record, name, span)]
 
 
 def _of_set(f: Finding, name: str) -> Finding:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 
+from trimtab.detectors.begun import as_begun
 from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
@@ -20,6 +21,7 @@ from trimtab.detectors.loss_shapes import (
     late_stall_findings,
     too_low_findings,
 )
+from trimtab.detectors.lost_signals import lost_signal_findings
 from trimtab.detectors.memorised import memorised_findings
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.plateau import plateau_findings
@@ -48,6 +50,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     repeat_findings,
     sensor_findings,
     silence_findings,
+    lost_signal_findings,
     set_findings,
     swell_findings,
     risen_findings,
@@ -184,6 +187,8 @@ def all_findings(
     found = (*findings, *(later if is_distance else map(_of_stand_in, later)))
     if as_explained.__name__ not in moved.off:
         found = as_explained(record, found)
+    if as_begun.__name__ not in moved.off:
+        found = as_begun(record, found)
     if told_once.__name__ not in moved.off:
         found = as_follows(told_once(record, found))
     for change in rescaled:

@@ -112,7 +112,7 @@ def jumped(f: Features) -> float:
     if f.lr_jump is None or f.lr_jump < JUMP:
         return 0.0
     # Far behind it other things may have happened: half the evidence from 256 rows on.
-    near = 1.0 if (f.lr_jump_rows or 0) <= 128 else max(0.5, 128 / (f.lr_jump_rows or 1))
+    near = 1.0 if f.lr_jump_lead <= 128 else max(0.5, 128 / f.lr_jump_lead)
     return near * min(1.0, math.log(f.lr_jump) / math.log(3.0))
 
 

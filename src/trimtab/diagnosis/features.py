@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trimtab.diagnosis.config_signs import ConfigSign
 from trimtab.diagnosis.history import (
+    JUMP_LOOKBACK_ROWS,
     JUMP_SEEN_ROWS,
     EarlierIncidents,
     Recurrence,
@@ -107,6 +108,8 @@ class Features:
     lr_jump_step: float | None = None
     lr_jump_rows: int | None = None
     """Rows from the jump to the onset."""
+    lr_jump_lead: int = 0
+    """Rows from the jump to the first sign; 0 where that came before it."""
     warm_up_ratio: float | None = None
     """Position of the onset over that of the end of warm-up."""
     warm_up_unit: str = "steps"
@@ -390,8 +393,10 @@ def _rates(record: RunRecord, spans: Sequence[Span], incident: Incident) -> dict
     peak = highest(record, "lr", spans)
     if peak is None or peak <= 0:
         return {}
-    # no more rows than a jump is sought in: what lies before them changes nothing
-    rows, lr = last_finite(record, "lr", spans, JUMP_SEEN_ROWS)
+    # No more rows than a jump is sought in: what lies before them changes nothing. What grew for
+    # long before it was an incident began with its first sign.
+    lead = min(incident.onset_row - incident.first_row, _MOST_LEAD)
+    rows, lr = last_finite(record, "lr", spans, JUMP_SEEN_ROWS + lead)
     values: dict[str, object] = {
         "lr_onset": float(lr[-1]),
         "lr_peak_share": float(lr[-1] / peak),
@@ -399,7 +404,7 @@ def _rates(record: RunRecord, spans: Sequence[Span], incident: Incident) -> dict
     # A jump needs slopes before it to compare with.
     if len(lr) > 3:
         step = np.asarray(record.step[rows], dtype=np.float64)
-        jump = find_lr_jump(step, lr)
+        jump = find_lr_jump(step, lr, rows=JUMP_LOOKBACK_ROWS + lead)
         if jump is not None and jump.after <= _AGAIN * peak:
             before = last_finite(record, "lr", spans, record.num_rows)[1][: jump.index - len(lr)]
             if comes_back(before) and jump.after <= _AGAIN * float(before.max()):
@@ -409,7 +414,12 @@ def _rates(record: RunRecord, spans: Sequence[Span], incident: Incident) -> dict
             values["lr_before_jump"] = jump.before
             values["lr_jump_step"] = float(step[jump.index])
             values["lr_jump_rows"] = int(incident.onset_row - rows[jump.index])
+            values["lr_jump_lead"] = max(0, int(incident.first_row - rows[jump.index]))
     return values
+
+
+_MOST_LEAD = 4096
+"""Rows from a first sign to the onset within which the rate is looked through. Ours."""
 
 
 def _stated_warm_up(record: RunRecord, incident: Incident) -> dict[str, object]:

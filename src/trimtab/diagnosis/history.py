@@ -107,7 +107,9 @@ def _is_under_way(f: Finding, incident: Incident) -> bool:
     return f.kind == "non-finite" and last is not None and last >= incident.onset_row
 
 
-def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise | None:
+def find_lr_jump(
+    step: NDArray[np.float64], lr: NDArray[np.float64], *, rows: int = JUMP_LOOKBACK_ROWS
+) -> LrRise | None:
     """Return the latest unexplained rise of the learning rate, or None.
 
     Either the rate rises much faster than in the rows before (slope above 4 times the steepest of
@@ -118,9 +120,10 @@ def find_lr_jump(step: NDArray[np.float64], lr: NDArray[np.float64]) -> LrRise |
     Args:
         step: float64 [n], rising.
         lr: float64 [n], learning rate in force, finite and at least 0.
+        rows: How many of the last ones it may lie in.
     """
     # Fewer than four slopes before it: the steepest of them says nothing.
-    start = max(4, len(lr) - JUMP_LOOKBACK_ROWS)
+    start = max(4, len(lr) - rows)
     old, new = lr[start - 1 : -1], lr[start:]
     for i in (start + np.flatnonzero((old > 0) & (new >= _JUMP_RATIO * old))[::-1]).tolist():
         slopes = np.abs(np.diff(lr[max(0, i - 17) : i])) / np.diff(step[max(0, i - 17) : i])

@@ -1,0 +1,47 @@
+"""A loss that slides off the plateau it began on is nothing too good."""
+
+import numpy as np
+import pytest
+
+from trimtab.detectors.offline import all_findings
+from trimtab.testing.curves import record_of
+
+NUM = 400
+AT = 193
+
+
+def _alarms(loss: np.ndarray) -> set[str]:
+    record = record_of(np.arange(float(len(loss))), {"loss": loss})
+    return {f.kind for f in all_findings(record) if f.severity != "info"}
+
+
+def _plateau(seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    out: np.ndarray = 7.5 + 0.6 * np.exp(-np.arange(NUM) / 10) + 0.03 * rng.normal(size=NUM)
+    return out
+
+
+@pytest.mark.parametrize("width", [6, 12, 25])
+def test_a_slide_off_the_first_plateau_is_learning(width: int) -> None:
+    for seed in range(5):
+        slid = 1 / (1 + np.exp(-(np.arange(NUM) - AT) / width))
+        assert "too-good" not in _alarms(_plateau(seed) - 3.6 * slid)
+
+
+def test_what_is_there_at_once_is_none() -> None:
+    loss = _plateau(1)
+    loss[AT:] -= 3.6
+    assert "too-good" in _alarms(loss)
+
+
+def test_a_loss_that_had_been_learned_is_none() -> None:
+    t = np.arange(NUM)
+    rng = np.random.default_rng(2)
+    loss = 3.0 + 4.5 * np.exp(-t / 12) + 0.03 * rng.normal(size=NUM)
+    loss -= 1.6 / (1 + np.exp(-(t - AT) / 6))
+    assert "too-good" in _alarms(loss)
+
+
+def test_a_slide_to_nothing_is_none() -> None:
+    slid = 1 / (1 + np.exp(-(np.arange(NUM) - AT) / 6))
+    assert "too-good" in _alarms(_plateau(3) - 7.3 * slid)

@@ -1,0 +1,60 @@
+"""Signals of one kind of training that turn NaN or Inf."""
+
+import math
+
+import numpy as np
+import pytest
+
+import trimtab
+from trimtab.detectors.lost_signals import lost_signal_findings
+from trimtab.testing.curves import record_of
+
+NUM = 60
+
+
+def _told(name: str, values: np.ndarray) -> list[tuple[int, int | None]]:
+    rng = np.random.default_rng(0)
+    loss = 1 + 0.5 * np.exp(-np.arange(NUM) / 10) + 0.02 * rng.normal(size=NUM)
+    record = record_of(np.arange(float(NUM)), {"loss": loss, name: values})
+    return [(f.onset_row, f.end_row) for f in lost_signal_findings(record)]
+
+
+def _sound(seed: int = 1) -> np.ndarray:
+    values: np.ndarray = np.random.default_rng(seed).uniform(0.01, 0.015, size=NUM)
+    return values
+
+
+@pytest.mark.parametrize("name", ["update_kl", "reward", "router_entropy", "amax", "value_loss"])
+@pytest.mark.parametrize("broken", [math.inf, -math.inf, math.nan])
+def test_a_signal_that_breaks_for_good_is_told(name: str, broken: float) -> None:
+    values = _sound()
+    values[40:] = broken
+    assert _told(name, values) == [(40, None)]
+
+
+def test_one_inf_is_told_with_its_end() -> None:
+    values = _sound()
+    values[40] = math.inf
+    assert _told("update_kl", values) == [(40, 40)]
+
+
+def test_empty_cells_of_a_table_are_none() -> None:
+    values = _sound()
+    values[np.arange(NUM) % 5 != 0] = math.nan  # measured at every fifth row
+    assert _told("reward", values) == []
+    values[40:] = math.nan
+    assert [onset for onset, _ in _told("reward", values)] == [40]
+
+
+def test_what_was_never_finite_or_follows_from_the_loss_is_none() -> None:
+    assert _told("update_kl", np.full(NUM, math.nan)) == []
+    assert _told("explained_variance", np.where(np.arange(NUM) < 40, 0.5, math.nan)) == []
+
+
+def test_it_is_an_alarm_of_the_whole_judge() -> None:
+    values = _sound()
+    values[40:] = math.inf
+    loss = 1 + 0.02 * np.random.default_rng(2).normal(size=NUM)
+    rows = {"step": np.arange(NUM), "loss": loss, "approx_kl": values}
+    (incident,) = trimtab.analyze(rows).incidents
+    assert (incident.kind, incident.severity, incident.onset) == ("non-finite", "warning", 40)
