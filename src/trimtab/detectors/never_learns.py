@@ -126,7 +126,7 @@ class NeverLearnsState:
     """A gradient norm above 0 was seen."""
     num_norms: int = 0
     rate: float = 0.0
-    """Highest learning rate."""
+    """Highest learning rate, to a per cent."""
     num_rates: int = 0
     rate_rows: int = 0
     """Rates since the last new high."""
@@ -153,7 +153,7 @@ class NeverLearnsDetector:
     no learning looks like that. Ours."""
     unknown_rows: int = 192
     """For a loss above 9 nats of a rate that is not logged: it may be warmed up. Ours."""
-    late_rows: int = 300
+    late_rows: int = 1000
     """Rows from which a rate that still rises is no excuse. Ours."""
     last_rows: int = 4096
     """A loss that moved before is no longer watched from here on. Ours."""
@@ -197,9 +197,10 @@ class NeverLearnsDetector:
         """Judge rows of which no loss but the last may fill a block."""
         highest, since = s.rate, s.rate_rows
         for rate in rates.value:
-            # A new high by less than a per cent is the flat top of a schedule.
-            since = 0 if rate > 1.01 * highest else since + 1
-            highest = max(highest, rate)
+            # Up by less than a per cent in all is the flat top of a schedule; by less in each row, a
+            # long warm-up.
+            rose = rate > 1.01 * highest
+            highest, since = (rate, 0) if rose else (highest, since + 1)
         begins = s.first_row < 0 and len(losses.value) > 0
         hits = [float(share) for share in right.value]
         s = changed(
