@@ -192,7 +192,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "none",
         "The policy's own part of the loss; it measures no distance to a target.",
         "policy_loss|pg_loss|actor/pg_loss|loss/policy_avg|policy_gradient_loss|"
-        "train/policy_gradient_loss|losses/policy_loss|actor_loss|act_loss|ppo/loss/policy",
+        "train/policy_gradient_loss|losses/policy_loss|actor_loss|act_loss|ppo/loss/policy|"
+        "loss/actor|loss_actor|loss/policy",
     ),
     DomainWord(
         "rl",
@@ -201,7 +202,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "up",
         "Loss of the critic.",
         "value_loss|vf_loss|critic/vf_loss|critic_loss|cri_loss|train/value_loss|"
-        "losses/value_loss|loss/value_avg|ppo/loss/value",
+        "losses/value_loss|loss/value_avg|ppo/loss/value|loss/critic|loss_critic",
     ),
     DomainWord(
         "rl",

@@ -17,12 +17,24 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.csv_block import BlockColumn
-from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, is_of_critic, meaning, names_mean
+from trimtab.readers.freetext.keys import (
+    MEAN_NOTE,
+    is_held_out,
+    is_of_critic,
+    meaning,
+    names_mean,
+)
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
-from trimtab.readers.part_losses import BROKEN_PARTS, GAN_PAIR, watch_parts
+from trimtab.readers.part_losses import (
+    BROKEN_PARTS,
+    GAN_PAIR,
+    name_latent,
+    named_parts,
+    watch_parts,
+)
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.table_axis import (
@@ -206,7 +218,9 @@ def _may_stand_in(key: str) -> bool:
         # `cost`, `G_GAN` and the like: what text would take for a loss
         (found := meaning(key)) is not None and found.name == "loss"
     )
-    return guessed and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words)
+    return guessed and not any(
+        w.startswith(_NOT_A_TRAIN_LOSS) and w not in ("value", "values") for w in words
+    )
 
 
 class LogTable:
@@ -465,7 +479,7 @@ class LogTable:
             stand_in = [k for k in columns if self._stands_in(k)]
             # Only without a loss by name: a part of the loss must not stand beside the whole.
             if stand_in:
-                stand_in.sort(key=lambda k: (*stand_in_rank(k)[:2], is_of_critic(k), len(k)))
+                stand_in.sort(key=lambda k: (*stand_in_rank(k)[:3], is_of_critic(k), len(k)))
                 found["loss"] = stand_in[:1]
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
@@ -489,12 +503,7 @@ class LogTable:
             if column.present.any():
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
-        if "recon_loss" in signals and "policy_kl" in signals and "latent_kl" not in signals:
-            # Beside a reconstruction the divergence is that of the code, not of a policy.
-            signals["latent_kl"], keys["latent_kl"] = (
-                signals.pop("policy_kl"),
-                keys.pop("policy_kl"),
-            )
+        name_latent(signals, keys)
         parts = parts_of(columns, keys.get("loss", ""))
         for of_set, key in (parts | sets_of(columns)).items():
             if columns[key].present.any():
@@ -515,12 +524,22 @@ class LogTable:
         """Have NaN in losses that no signal takes told."""
         if "loss" not in keys or BROKEN_PARTS in signals:
             return
-        parts = {
+        losses = {
             k: c
             for k, c in columns.items()
-            if k not in keys.values() and self._cells[k].role == "maybe-loss"
+            if self._cells[k].role == "maybe-loss"
+            or (self._cells[k].role == "domain" and _may_stand_in(k))
         }
-        found = watch_parts(keys["loss"], signals["loss"], parts, self.notes)
+        named = named_parts(losses)
+        for name, key in named.items():
+            if name not in signals:
+                signals[name], keys[name] = columns[key], key
+        parts = {
+            k: c
+            for k, c in losses.items()
+            if k != keys["loss"] and (k in named.values() or k not in keys.values())
+        }
+        found = watch_parts(keys["loss"], signals["loss"], parts, self.notes, judged=named.values())
         self._watched = found.keys
         if found.broken is not None:
             signals[BROKEN_PARTS], keys[BROKEN_PARTS] = found.broken

@@ -15,7 +15,12 @@ from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_ran
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
-from trimtab.readers.part_losses import BROKEN_PARTS, watch_parts
+from trimtab.readers.part_losses import (
+    BROKEN_PARTS,
+    name_latent,
+    named_parts,
+    watch_parts,
+)
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.tags import parts_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers
@@ -180,10 +185,17 @@ class _Draft:
         parts = {
             k: c for k, c in columns.items() if k not in self.keys.values() and not names_mean(k)
         }
+        named = named_parts(columns)
+        for name, key in named.items():
+            if name not in self.signals:
+                self.signals[name], self.keys[name] = columns[key], key
+        name_latent(self.signals, self.keys)
         if BROKEN_PARTS in self.signals or self.name != "loss":
             return
         known = True if is_whole(self.key) else None
-        found = watch_parts(self.key, columns[self.key], parts, self.notes, is_whole=known)
+        found = watch_parts(
+            self.key, columns[self.key], parts, self.notes, is_whole=known, judged=named.values()
+        )
         self.watched = found.keys
         if found.broken is not None:
             self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
