@@ -71,6 +71,9 @@ _MIN_STEP_SHARE = 0.9
 _MIN_TURNS = 0.6
 _MIN_FALLS, _MIN_FALLING = 8, 0.95
 """Falls of the step, and their share of its moves, from which on a table has its newest row first."""
+_MOST_RESTARTS, _MAX_FALLING, _MAX_FALLS_OF_STEP = 3, 0.02, 0.25
+"""Falls of a step, and their share of the rows, up to which they are restarts; share up to which it
+still is the step where nothing else counts. As in text."""
 
 Columns = Mapping[str, Column]
 
@@ -120,13 +123,19 @@ def find_table_axis(
     num_rows = len(keep)
     main = signals.get("loss") or next(iter(signals.values()))
     rows = np.flatnonzero(main.present & keep)
+    falling: list[str] = []
     for key in sorted((k for k in columns if is_step(k) or is_inner_step(k)), key=_step_rank):
         inner = _inside_epoch(columns, key, rows, notes)
         if inner is not None:
             return "epoch", _placed(inner, signals, key, notes), key
         # A step that stays the same over many rows counts something larger, such as evaluations.
-        if is_step(key) and _counts(columns[key], rows):
-            return "step", _placed(columns[key], signals, key, notes), key
+        if not is_step(key) or not _counts(columns[key], rows):
+            continue
+        # The steps of an episode go up and down; another column may count these rows.
+        if _falls_often(columns[key], rows):
+            falling.append(key)
+            continue
+        return "step", _placed(columns[key], signals, key, notes), key
     for key in columns:
         if names_epoch(key) and _counts(columns[key], rows, share=0.0):
             notes.append(f"no step is logged; rows are counted by {key!r}")
@@ -135,6 +144,11 @@ def find_table_axis(
         if may_count(key) and not is_step(key) and _rises(columns[key], rows):
             notes.append(f"no step is logged; rows are counted by {key!r}")
             return "step", _placed(columns[key], signals, key, notes), key
+    for key in falling:
+        if given_meaning(key) == "step" or _grows(columns[key], rows):
+            return "step", _placed(columns[key], signals, key, notes), key
+    if falling:
+        notes.append(f"{falling[0]!r} goes up and down from row to row: it counts no rows")
     notes.append("no step is logged; rows are counted by their place in the file, from 0")
     return "row", np.arange(num_rows, dtype=np.float64), ""
 
@@ -218,6 +232,22 @@ def _rises(column: Column, rows: NDArray[np.intp]) -> bool:
     if not _counts(column, rows) or not np.array_equal(here, np.floor(here)):
         return False
     return int(np.count_nonzero(np.diff(here) > 0)) >= _MIN_STEP_SHARE * (len(here) - 1)
+
+
+def _falls_often(column: Column, rows: NDArray[np.intp]) -> bool:
+    """Whether a column falls more often than restarts make a step fall."""
+    here = column.values[rows[column.present[rows]]]
+    falls = int(np.count_nonzero(np.diff(here) < 0))
+    return falls > max(_MOST_RESTARTS, _MAX_FALLING * len(here))
+
+
+def _grows(column: Column, rows: NDArray[np.intp]) -> bool:
+    """Whether a column that falls often goes on all the same: steps of several writers in turn."""
+    here = column.values[rows[column.present[rows]]]
+    falls = np.count_nonzero(np.diff(here) < 0)
+    third = len(here) // 3
+    goes_on = third and np.median(here[-third:]) > np.max(here[:third])
+    return bool(goes_on or falls <= _MAX_FALLS_OF_STEP * len(here))
 
 
 def _counts(column: Column, rows: NDArray[np.intp], *, share: float = _MAX_REPEATED_STEPS) -> bool:

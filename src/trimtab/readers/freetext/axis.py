@@ -19,6 +19,7 @@ _MAX_FALLS = 0.02
 _MIN_DISTINCT = 0.5
 _FULL = 0.95
 _MIN_FALLS = 2
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,9 @@ def _step_or_inner(
     num_falls = int(np.count_nonzero(falls))
     if epoch is not None and num_falls:
         turns = np.diff(epoch[1].values) > 0
+        # An epoch that is another one in each row counts them itself: nothing begins again in it.
+        if np.count_nonzero(turns) >= _MIN_SHARE * len(turns) and rows.num > _FEW:
+            return None
         # 0.6 as `table_axis` has it: restarts and torn epochs break some turns.
         if np.count_nonzero(falls & turns) >= 0.6 * num_falls:
             return _inside_epoch(field, column, epoch, rows)
