@@ -31,9 +31,7 @@ def test_a_table_is_counted_by_its_episodes_and_not_by_their_lengths(tmp_path: P
 
 
 def test_json_lines_are_counted_by_the_sum_of_the_lengths(tmp_path: Path) -> None:
-    rows = [
-        {"steps": LENGTHS[i], "total_env_steps": TOTALS[i], "loss": loss(i)} for i in range(N)
-    ]
+    rows = [{"steps": LENGTHS[i], "total_env_steps": TOTALS[i], "loss": loss(i)} for i in range(N)]
     record = read_run(write(tmp_path, [json.dumps(row) for row in rows]))
     assert record.step.tolist() == TOTALS
 

@@ -19,6 +19,8 @@ from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import (
     MEAN_NOTE,
+    SCORE_KEYS,
+    counts_episodes,
     is_held_out,
     is_of_critic,
     meaning,
@@ -81,7 +83,19 @@ _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
 """Last words of statistics of a loss other than its mean."""
 _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _OF_NO_AXIS = frozenset(
-    {"nothing", "signal", "domain", "data-set", "count", "maybe-loss", "maybe-held-out"}
+    {
+        "nothing",
+        "signal",
+        "domain",
+        "data-set",
+        "count",
+        "maybe-loss",
+        "maybe-held-out",
+        "maybe-score",
+    }
+)
+_OF_NO_USE_ALONE = frozenset(
+    {"nothing", "split", "inner", "maybe-held-out", "maybe-score", "count", "maybe-gan"}
 )
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
@@ -109,7 +123,8 @@ class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
     (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
-    rank, split, maybe-loss, maybe-gan (beside the other of the pair), maybe-held-out or nothing."""
+    rank, split, maybe-loss, maybe-gan (beside the other of the pair), maybe-held-out, maybe-score
+    (beside an episode) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -172,7 +187,7 @@ def _num_numbers(column: Sequence[object]) -> int:
 
 def is_known_key(key: str) -> bool:
     """Whether a key names a signal or a step, or might be a training loss."""
-    return _role(key) not in ("nothing", "split", "inner", "maybe-held-out", "count", "maybe-gan")
+    return _role(key) not in _OF_NO_USE_ALONE
 
 
 def is_step_key(key: str) -> bool:
@@ -200,6 +215,8 @@ def _role(key: str) -> str:
         return "data-set"
     if may_count(key):
         return "count"
+    if name in SCORE_KEYS:
+        return "maybe-score"
     if name in GAN_PAIR:
         return "maybe-gan"
     if _may_stand_in(key):
@@ -484,6 +501,12 @@ class LogTable:
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
+        if "reward" not in found and counts_episodes(columns, has_loss="loss" in found):
+            scores = sorted(
+                (k for k in columns if self._cells[k].role == "maybe-score"),
+                key=lambda k: SCORE_KEYS.index(normalise(k)),
+            )
+            found |= {"reward": scores[:1]} if scores else {}
         if "val_loss" not in found and "loss" in found:
             free = (k for k in columns if signal_of_tag(k) is None)
             beside = validation_beside(found["loss"][0], free)
@@ -577,7 +600,7 @@ class LogTable:
         return {
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
-            if cells.role in _OF_NO_AXIS and key not in taken
+            if key and cells.role in _OF_NO_AXIS and key not in taken
         }
 
     def _stands_in(self, key: str) -> bool:

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.readers.freetext.keys import (
+    SCORE_KEYS,
     UNIT_FACTORS,
     Meaning,
     bare_split,
+    counts_episodes,
     is_held_out,
     is_part,
     is_whole,
@@ -216,6 +218,7 @@ class _LineParse:
                 self.unread.setdefault(name, i)
         self._take_total()
         self._take_pair()
+        self._take_score()
         return tuple(self.result)
 
     def _take_pair(self) -> None:
@@ -223,6 +226,15 @@ class _LineParse:
         if self.letters.keys() >= _GAN_PAIR and not any(f.name == "loss" for f in self.result):
             for key, doubt in (("g", 10), ("d", 13)):
                 self._add(Field("signal", key, "loss", self.letters[key], 1.0, doubt))
+
+    def _take_score(self) -> None:
+        """Read `score` beside an episode as its return, where no reward is named."""
+        has_loss = any(f.name == "loss" for f in self.result)
+        counted = (f.key for f in self.result if f.kind in ("step", "maybe-step", "epoch"))
+        counts = counts_episodes(counted, has_loss=has_loss)
+        score = next((k for k in SCORE_KEYS if k in self.unread), None)
+        if counts and score is not None and all(f.name != "reward" for f in self.result):
+            self._add(Field("signal", score, "reward", self.unread.pop(score), 1.0, 2))
 
     def _take_total(self) -> None:
         """Read `total` beside at least two parts of a loss as the loss, where no other is named."""

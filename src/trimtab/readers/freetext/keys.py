@@ -6,7 +6,7 @@ word makes the meaning less sure (`doubt`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -18,10 +18,12 @@ from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "MEAN_NOTE",
+    "SCORE_KEYS",
     "STEP_KEYS",
     "Kind",
     "Meaning",
     "bare_split",
+    "counts_episodes",
     "is_adversarial",
     "is_bare",
     "is_held_out",
@@ -92,6 +94,18 @@ STEP_KEYS = (
 )
 """Names of the step, the surest first."""
 _SQUEEZED_STEPS = {key.replace(" ", ""): key for key in STEP_KEYS if " " in key}
+SCORE_KEYS = (
+    "score",
+    "total score",
+    "episode score",
+    "ep score",
+    "last score",
+    "scores",
+    "average score",
+    "avg score",
+    "mean score",
+)
+"""What an agent's return is called beside its episode; elsewhere it may be a score of any kind."""
 _EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
 _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
 _HELD_OUT = frozenset(
@@ -342,6 +356,18 @@ def names_mean(key: str) -> bool:
 def is_adversarial(key: str) -> bool:
     """Whether a key names the loss of one of two nets that drive each other's up."""
     return normalise(key) in ("g", "d") or _ADVERSARIAL.fullmatch(normalise(key)) is not None
+
+
+def counts_episodes(keys: Iterable[str], *, has_loss: bool) -> bool:
+    """Whether one of the counts of a row is of an agent's episodes.
+
+    `ep` is one only where no loss is logged: beside a loss it may be an epoch.
+    """
+    words = [normalise(key).split() for key in keys]
+    return any(
+        len(w) <= 2 and (w[-1:] in (["episode"], ["episodes"]) or (w == ["ep"] and not has_loss))
+        for w in words
+    )
 
 
 def is_held_out(text: str) -> bool:

@@ -35,7 +35,11 @@ _ANY_LOSS = (
     rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon)[ :=\t]{1,9}(?:-?\d*\.\d|nan|inf)"
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
-_ANY_REWARD = re.compile(r"\breward\W{1,4}-?\d", re.IGNORECASE)
+_ANY_REWARD = re.compile(
+    r"\brewards?\W{1,4}-?\d|\bep(?:isode)?\b[^\n]{0,80}\b(?:score|return)\W{1,4}-?\d"
+    r"|\b(?:score|return)\W{1,4}-?\d[^\n]{0,80}\bepisode\b",
+    re.IGNORECASE,
+)
 _FEWEST_REWARDS = 10
 """Of an agent that logs no loss: as many rewards as make a record."""
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"

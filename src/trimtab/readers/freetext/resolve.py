@@ -47,6 +47,7 @@ _MIN_COUNTING = 0.3
 _MIN_BEYOND = 0.1
 """Share of the rows from which losses under another key, before or behind them, are told."""
 _HELD_OUT = ("val_loss", "perplexity")
+_OF_EPISODES = ("step", "maybe-step", "epoch")
 
 
 def settle(
@@ -448,8 +449,11 @@ def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
     """Return a record of steps with a learning rate or norm where no loss is logged."""
     wanted = ("lr", "grad_norm", "loss_scale", "val_loss", "reward")
     counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
+    by_episode = [s for s in shapes if any(f.kind in _OF_EPISODES for f in s.fields)]
     for name in wanted:
-        found = choose_main(counting, name)
+        # An agent is counted by its episodes, too.
+        of_agent = name == "reward"
+        found = choose_main(by_episode if of_agent else counting, name)
         if found is None:
             continue
         key, main = found
@@ -457,7 +461,8 @@ def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
             continue
         draft = _draft(key, name, main, shapes)
         repeated = draft.rows.num >= _MIN_REPEATS * draft.rows.num_skeletons
-        if draft.position.axis == "step" and repeated and draft.rows.num >= _MIN_ROWS_BY_PLACE:
+        counted_by = ("step", "epoch") if of_agent else ("step",)
+        if draft.position.axis in counted_by and repeated and draft.rows.num >= _MIN_ROWS_BY_PLACE:
             draft.notes.append("no training loss is logged")
             return draft
     return None
