@@ -77,6 +77,8 @@ class Shape:
     """Row after row, one value per field."""
     num_skeletons: int = 0
     """How many wordings of the line there were; free prose never repeats one."""
+    ends_in_words: bool = False
+    """Whether a wording goes on behind its last number: `Epoch 5 finished`, not `Epoch 5/10`."""
 
     def table(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return line numbers [n] and values [n, n_fields]."""
@@ -264,6 +266,7 @@ class Shapes:
         if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
             shape = self._shape(fields)
             shape.num_skeletons += 1
+            shape.ends_in_words |= any(map(str.isalpha, skeleton[-1]))
             places = tuple((2 * f.index + 1 if f.index >= 0 else -1, f.factor) for f in fields)
             plan = _Plan(shape, places, {key: 2 * i + 1 for key, i in unread.items()})
         self._plans[skeleton] = plan
