@@ -32,13 +32,15 @@ _DICT = re.compile(r"\{\s*['\"](?:[^{}]++|\{[^{}]*+\})*+\}")
 _PAIR = re.compile(
     r"""(['"])(?P<key>[^'"]+)\1\s*:\s*
         (?:(?:[a-zA-Z_.]+[\w.]*\(\s*)?(?P<number>[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\b
+         | [a-zA-Z_.]+[\w.]*\(\s*\[{1,2}\s*
+           (?P<only>[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\s*\]
          | (?P<word>None|True|False)
          | (['"])(?P<text>.*?)\5(?=\s*[,}]))""",
     re.VERBOSE,
 )
 # Bounded repetitions, since this runs over whole files of any kind.
 _LOSS_PAIR = (
-    rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['a-z(]{0,20}[-+\dni.]"
+    rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['A-Za-z(\[]{0,20}[-+\dni.]"
 )
 
 
@@ -163,7 +165,8 @@ def _trains(row: dict[str, object]) -> bool:
 def _pairs(text: str) -> dict[str, object]:
     row: dict[str, object] = {}
     for match in _PAIR.finditer(text):
-        value = match["number"] if match["number"] is not None else match["text"]
+        value = match["number"] or match["only"]
+        value = match["text"] if value is None else value
         if value is not None:
             # The first of a key: nested dicts repeat keys of the outer one.
             row.setdefault(match["key"], value)

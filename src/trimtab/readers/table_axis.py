@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.readers.freetext.keys import without_number_word
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.numbers import counted
 from trimtab.record import Axis, Column
@@ -83,7 +84,7 @@ def is_step(key: str) -> bool:
     given = given_meaning(key)
     if given is not None:
         return given == "step"
-    name = normalise(key)
+    name = without_number_word(normalise(key))
     path, _, leaf = name.rpartition("/")
     return (
         name in _STEP_KEYS
@@ -104,7 +105,7 @@ def names_epoch(key: str) -> bool:
     given = given_meaning(key)
     if given is not None:
         return given == "epoch"
-    name = normalise(key)
+    name = without_number_word(normalise(key))
     path, _, leaf = name.rpartition("/")
     return name in EPOCH_KEYS or bool(leaf == "epoch" and not _TIMES.search(path))
 

@@ -64,8 +64,13 @@ _MEASURE = re.compile(
     r"|[A-Za-z]{1,12}(?=/(?:s|sec|second)\b))(?:/[A-Za-z]+)?(?![\w/]))"
 )
 """A unit behind a number."""
-_WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
+_WRAPPER = re.compile(
+    r"(?<![\w.])(?:\w+\.){0,3}(?:[A-Za-z]{0,20}(?:[Tt]ensor|[Aa]rray)|b?float\d*|Decimal)\([\s\[(]*\Z"
+    r"|<(?:tf\.)?\w{0,20}Tensor: [^<>]{0,120}\bnumpy=[\s\[(]*\Z"
+)
 """The text around a number that is printed as an object."""
+_OF_OBJECT = re.compile(r"\b(?:device=['\"]?\w{1,12}:|shape=[\s(\[]*)\Z")
+"""What stands in front of a number that belongs to the object around the one before."""
 _SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
 _NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
 _TWO_SPLITS = re.compile(
@@ -189,6 +194,8 @@ class _LineParse:
             self._follow_path(self.literals[i])
             # A time of day is one token, so that its hours are not taken for a step.
             if _CLOCK_TOKEN.match(token):
+                continue
+            if "=" in left and _OF_OBJECT.search(left):
                 continue
             # Open MPI tags lines with [job,rank]<stdout>: the second number is the rank.
             if i == 1 and _MPI_RANK.match(self.literals[2]):

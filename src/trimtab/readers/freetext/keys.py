@@ -34,6 +34,7 @@ __all__ = [
     "meaning",
     "names_mean",
     "rises",
+    "without_number_word",
     "without_trailing",
 ]
 
@@ -262,6 +263,9 @@ _TRAILING = re.compile(
     r"\s+(?:is|was|of|at|now|to|(?:so|this) far|(?:for|in|of|over) (?:this|the|each) "
     r"(?:epoch|iteration|batch|step|interval))$"
 )
+_NUMBER_WORD = re.compile(
+    r"(?P<what>\b(?:epoch|step|iter|iteration|update|episode|batch))(?: (?:nr|no|num|number)\.?| ?#)$"
+)
 _ASIDE = re.compile(
     r"\s*[(\[](?P<words>[^()\[\]]*\b(?:avg|average[d]?|mean|running|smoothed|moving|last|past|over)"
     r"\b[^()\[\]]*)[)\]]"
@@ -393,6 +397,16 @@ def without_trailing(text: str) -> str:
     return text
 
 
+def without_number_word(text: str) -> str:
+    """Return the name of a count without the word that says so: `epoch nr`, `iteration #`.
+
+    Example:
+        >>> without_number_word("epoch nr."), without_number_word("loss no.")
+        ('epoch', 'loss no.')
+    """
+    return _NUMBER_WORD.sub(r"\g<what>", text)
+
+
 def is_of_critic(key: str) -> bool:
     """Whether a loss is that of an adversary, not of the net that is trained against it."""
     return not _CRITIC.isdisjoint(re.split(r"[\W_]+", key.lower()))
@@ -420,6 +434,7 @@ def meaning(key: str) -> Meaning | None:
     text = normalise(key)
     if _FILE_NAME.search(text):
         return None
+    text = without_number_word(text)
     aside = _ASIDE.search(text) if len(text) <= _MAX_KEY_LENGTH else None
     if aside is not None:
         # A mean by what stands behind it reads as a mean by its name.
