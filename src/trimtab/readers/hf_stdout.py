@@ -39,9 +39,7 @@ _PAIR = re.compile(
     re.VERBOSE,
 )
 # Bounded repetitions, since this runs over whole files of any kind.
-_LOSS_PAIR = (
-    rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['A-Za-z(\[]{0,20}[-+\dni.]"
-)
+_LOSS_PAIR = rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['A-Za-z(\[]{0,20}[-+\dni.]"
 
 
 _BAR = re.compile(r"%\|[^|\n]{0,400}\|\s{0,20}(\d{1,12})/(\d{1,12})(?=\s{0,4}\[)")

@@ -19,6 +19,7 @@ from trimtab.readers.freetext.few_lines import are_records
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.freetext.keys import Kind, Meaning
 from trimtab.readers.freetext.resolve import settle
+from trimtab.readers.freetext.row_times import seconds_per_epoch
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.numbers import shown
@@ -103,6 +104,7 @@ class TextReader:
             self.name,
             known_format=bool(self.pattern),
             are_records=partial(are_records, path),
+            seconds_per_epoch=partial(seconds_per_epoch, path),
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))

@@ -11,6 +11,7 @@ from trimtab.errors import ReadError
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
+from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
@@ -47,6 +48,9 @@ _MIN_COUNTING = 0.3
 _MIN_BEYOND = 0.1
 """Share of the rows from which losses under another key, before or behind them, are told."""
 _HELD_OUT = ("val_loss", "perplexity")
+_TIMES = frozenset({"step_time_s", "throughput"})
+_MIN_WHOLE = 0.8
+"""Share of the rows that are one epoch each, from which their times are those of epochs."""
 _OF_EPISODES = ("step", "maybe-step", "epoch")
 
 
@@ -57,6 +61,7 @@ def settle(
     *,
     known_format: bool,
     are_records: AreRecords,
+    seconds_per_epoch: SecondsPerEpoch,
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -66,6 +71,7 @@ def settle(
         format_name: Name of the reader.
         known_format: Whether the text is of a format with a name; else notes say what was guessed.
         are_records: Asked of lines too few to be believed by their number.
+        seconds_per_epoch: Asked where each row is an epoch and says nothing of its time.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -87,6 +93,7 @@ def settle(
             f"{source}: {why}; looked for lines that repeat with a loss (`step 10 loss 2.5`, "
             f"`key: value`, tables with a header); give a training log; {NAME_IT}"
         )
+    draft.take_times(seconds_per_epoch)
     return draft.record(source, format_name, known_format=known_format)
 
 
@@ -110,6 +117,20 @@ class _Draft:
         """Doubt of the loss key and of the axis."""
         field = self.rows.fields["signal", self.key]
         return field.doubt + self.position.doubt
+
+    def take_times(self, seconds_per_epoch: SecondsPerEpoch) -> None:
+        """Take the times on the lines where each is an epoch, and none says how long it took."""
+        place = self.position.place
+        whole = np.count_nonzero(np.diff(place) == 1) >= _MIN_WHOLE * (len(place) - 1)
+        timed = {f.name for s in self.others for f in s.fields} | {
+            f.name for f, _ in self.rows.of_kind("signal")
+        }
+        if self.position.axis != "epoch" or not whole or timed & _TIMES:
+            return
+        seconds = seconds_per_epoch(self.rows.lines, place)
+        if seconds is not None:
+            self.signals["step_time_s"] = seconds
+            self.notes.append(EPOCH_TIMES_NOTE)
 
     def record(self, source: str, format_name: str, *, known_format: bool) -> RunRecord:
         self._take_signals()
