@@ -178,6 +178,8 @@ class _LineParse:
         self.unread: dict[str, int] = {}
         self.letters: dict[str, int] = {}
         """Numbers of the line behind one letter that means something beside another."""
+        self.carried = -1, ""
+        """Which number has the key of the count in front of it, and the key."""
         self.num_leads = 0
         self.held_out = False
         self.num_searched = 0
@@ -205,10 +207,14 @@ class _LineParse:
                 self._add(Field("total", f"of {self.result[-1].key}", "total", i))
                 continue
             key, explicit = self._key(left, i)
+            if not explicit and self._is_count_of_value(key, i):
+                self.carried = i + 1, key
+                key = ""
             field = self._field(key, i) if key else None
             if field is None:
                 field = self._attached(i)
-            if field is None and key and may_count(key):
+            of_bar = self.literals[i + 1].lstrip(" ").startswith("%")
+            if field is None and key and may_count(key) and not of_bar:
                 field = Field("maybe-step", normalise(key), "count", i, 1.0, 2)
             if field is None and not explicit:
                 field = self._behind(i)
@@ -254,6 +260,8 @@ class _LineParse:
 
     def _key(self, left: str, i: int) -> tuple[str, bool]:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
+        if i == self.carried[0]:
+            return self.carried[1], True
         if i and _NUMBER_IN_KEY.match(left):
             left = self.literals[i - 1] + self.numbers[i - 1] + left
         elif (
@@ -271,6 +279,17 @@ class _LineParse:
         key, explicit = _key_of(left, first=i <= self.first_bar)
         both = _TWO_SPLITS.fullmatch(key)
         return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
+
+    def _is_count_of_value(self, key: str, i: int) -> bool:
+        """Whether a whole number between a loss and its value counts it: `Train loss 12 2.51`."""
+        if not key or i + 1 >= len(self.numbers) or not self.numbers[i].isdecimal():
+            return False
+        if self.literals[i + 1].strip() not in ("", ":"):
+            return False
+        if not re.search(r"[.eE]|nan|inf", self.numbers[i + 1], re.IGNORECASE):
+            return False
+        found, _ = self._meaning(key, i)
+        return found is not None and found.name in ("loss", "val_loss")
 
     def _add(self, field: Field) -> None:
         # The first of a key: `loss: 2.5 (2.7)` and tables of means repeat it behind.

@@ -37,7 +37,7 @@ _ANY_LOSS = (
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
 _ANY_REWARD = re.compile(
-    r"\brewards?\W{1,4}-?\d|\bep(?:isode)?\b[^\n]{0,80}\b(?:score|return)\W{1,4}-?\d"
+    r"\brewards?\W{1,4}-?\d|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d|\bep(?:isode)?\b[^\n]{0,80}\b(?:score|return)\W{1,4}-?\d"
     r"|\b(?:score|return)\W{1,4}-?\d[^\n]{0,80}\bepisode\b",
     re.IGNORECASE,
 )

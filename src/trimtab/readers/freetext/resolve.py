@@ -1,6 +1,6 @@
 """Shapes of a text -> RunRecord: which key is the loss, what counts the rows, what joins them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -42,6 +42,8 @@ _FAR_LINES = 30
 _REACH = 4
 _MIN_FULL = 0.02
 """A signal on lines of its own counts from this share of the rows on."""
+_MIN_BESIDE = 0.8
+"""Share of the rows that have a loss on a line nearby from which that is a part of the record."""
 _MAX_AGAIN = 0.02
 _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
@@ -202,6 +204,8 @@ class _Draft:
                 continue
             self.signals[name], self.keys[name] = column, field.key
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
+        if self.name == "loss":
+            columns |= self._losses_nearby(columns)
         for name, key in parts_of(columns, self.key).items():
             self.signals[name], self.keys[name] = columns[key], key
         parts = {
@@ -221,6 +225,29 @@ class _Draft:
         self.watched = found.keys
         if found.broken is not None:
             self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
+
+    def _losses_nearby(self, known: Collection[str]) -> dict[str, Column]:
+        """Return other losses of records that take several lines, one value for each row."""
+        keys = [
+            f.key
+            for s in self.others
+            for f in s.fields
+            if f.kind == "signal" and f.name == "loss" and f.key not in known
+        ]
+        found: dict[str, Column] = {}
+        for key in dict.fromkeys(keys):
+            side = gather(
+                [
+                    s
+                    for s in self.others
+                    if any((f.kind, f.key) == ("signal", key) for f in s.fields)
+                ]
+            )
+            where = np.searchsorted(self.rows.lines, side.lines, side="right") - 1
+            column = self._laid(side.columns["signal", key].values, where, None)
+            if column is not None and column.present.sum() >= _MIN_BESIDE * self.rows.num:
+                found[key] = column
+        return found
 
     def _merged(self) -> tuple[NDArray[np.float64], dict[str, Column]]:
         """Return steps and columns of the main rows and of validation rows between them."""
@@ -322,6 +349,16 @@ class _Draft:
         own: NDArray[np.float64] | None,
     ) -> None:
         """Put values on other lines into the rows of the same step, or into the row before."""
+        column = self._laid(values, where, own)
+        if column is not None:
+            self.signals[name], self.keys[name] = column, key
+
+    def _laid(
+        self,
+        values: NDArray[np.float64],
+        where: NDArray[np.intp],
+        own: NDArray[np.float64] | None,
+    ) -> Column | None:
         place = self.position.place
         num = len(place)
         target = where.copy()
@@ -334,15 +371,15 @@ class _Draft:
         elif len(values) > 1.5 * num or len(values) < 0.5 * num or where[0] < 0:
             behind = where + 1
             if len(values) > 1.5 * num or len(values) < 0.5 * num or behind[-1] >= num:
-                return
+                return None
             target = behind
         good = (target >= 0) & (target < num)
         if np.count_nonzero(good) < max(0.5 * len(good), 2.0, _MIN_FULL * num):
-            return
+            return None
         column = Column(np.full(num, np.nan), np.zeros(num, dtype=np.bool_))
         column.values[target[good]] = values[good]
         column.present[target[good]] = True
-        self.signals[name], self.keys[name] = column, key
+        return column
 
     def _notes_on_values(self) -> None:
         loss = self.signals.get("loss")
