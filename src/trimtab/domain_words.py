@@ -46,7 +46,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "episode/reward|episode/return|rollout/episodic_return|ep_rew|total_reward|"
         "mean_episode_return|average_reward|avg_reward|cumulative_reward|mean_fitness|"
         "average_fitness|avg_fitness|fitness|fitness/mean|averageepret|reward_score|"
-        "average_reward_score|mean_reward_score",
+        "average_reward_score|mean_reward_score|rew|mean/median_reward",
     ),
     DomainWord(
         "rl",

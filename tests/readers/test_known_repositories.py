@@ -147,3 +147,31 @@ def test_spinning_up_has_words_in_one(tmp_path: Path) -> None:
     record = read(tmp_path, line)
     assert {"reward", "policy_loss", "value_loss", "policy_entropy"} <= set(record.columns)
     assert (record.keys["loss"], record.axis) == ("losspi", "epoch")
+
+
+def test_trax_parts_the_name_from_the_value_by_a_bar(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        step = f"Step {100 * (i + 1):6d}:"
+        return (
+            f"{step} Ran 100 train steps in 12.34 secs\n"
+            f"{step} train CrossEntropyLoss |  {loss(i):.8f}\n"
+            f"{step} eval  CrossEntropyLoss |  {loss(i) + 1:.8f}"
+        )
+
+    record = read(tmp_path, line)
+    assert record.columns["loss"].logged().tolist() == [loss(i) for i in range(N)]
+    assert record.columns["val_loss"].logged()[0] == pytest.approx(loss(0) + 1)
+    assert record.step[0] == 100
+
+
+def test_rewards_are_counted_by_the_line_above(tmp_path: Path) -> None:
+    def line(i: int) -> str:
+        return (
+            f"Updates {i}, num timesteps {(i + 1) * 640}, FPS 712 \n"
+            f" Last 10 training episodes: mean/median reward {1.2 * i:.1f}/{1.1 * i:.1f},"
+            " min/max reward 1.0/200.0\n"
+        )
+
+    record = read(tmp_path, line)
+    assert record.columns["reward"].logged()[10] == 12.0
+    assert record.step.tolist() == list(range(N))

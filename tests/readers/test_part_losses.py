@@ -127,7 +127,14 @@ def test_event_files_too(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("generator", "discriminator"),
-    [("g_loss", "d_loss"), ("Loss_G", "Loss_D"), ("G", "D"), ("errG", "errD"), ("G_GAN", "D_A")],
+    [
+        ("g_loss", "d_loss"),
+        ("Loss_G", "Loss_D"),
+        ("G", "D"),
+        ("errG", "errD"),
+        ("G_GAN", "D_A"),
+        ("generator_loss", "critic_loss"),
+    ],
 )
 def test_both_nets_are_judged(
     tmp_path: Path, generator: str, discriminator: str, form: str
@@ -140,6 +147,7 @@ def test_both_nets_are_judged(
     named = {n: key.replace(" ", "_").lower() for n, key in record.keys.items()}
     assert named["loss"] == named["generator_loss"] == generator.lower()
     assert named["discriminator_loss"] == discriminator.lower()
+    assert "value_loss" not in named
     # A NaN of the net that is not read as the loss is told as it is where it is a mere part.
     rows = [{**row, discriminator: math.nan} if i > 20 else row for i, row in enumerate(rows)]
     broken = read(tmp_path, form, rows)

@@ -63,3 +63,35 @@ def test_names_with_blanks(tmp_path: Path, names: tuple[str, ...], axis: str, ga
     assert record.step.tolist() == list(range(1, N + 1))
     np.testing.assert_array_equal(record.columns["loss"].logged(), LOSS)
     assert np.isnan(record.columns["val_loss"].logged()[20])
+
+
+@pytest.mark.parametrize("set_to", ["left", "right"])
+def test_an_empty_cell_of_a_fixed_width_is_missing(tmp_path: Path, set_to: str) -> None:
+    names = ("Epoch", "Train Loss", "Validation Loss", "Learning Rate")
+    rows = [
+        (str(i + 1), str(value), f"{value + 0.5:.4f}" if i % 5 == 4 else "", "0.001")
+        for i, value in enumerate(LOSS)
+    ]
+    text = "\n".join(
+        "".join(c.ljust(20) if set_to == "left" else c.rjust(20) for c in row)
+        for row in [names, *rows]
+    )
+    path = tmp_path / "run.log"
+    path.write_text(text + "\n")
+    record = read_run(path)
+    np.testing.assert_array_equal(record.columns["loss"].logged(), LOSS)
+    assert record.step[record.columns["val_loss"].present].tolist() == [5, 10, 15, 20, 25, 30]
+    assert record.columns["lr"].present.all()
+
+
+def test_a_number_in_a_name_breaks_no_header(tmp_path: Path) -> None:
+    text = "\n".join(
+        "".join(c.ljust(14) for c in row)
+        for row in [
+            ("Epoch", "Train Loss", "R^2 score"),
+            *((str(i), str(value), "0.5") for i, value in enumerate(LOSS)),
+        ]
+    )
+    path = tmp_path / "run.log"
+    path.write_text(text + "\n")
+    np.testing.assert_array_equal(read_run(path).columns["loss"].logged(), LOSS)

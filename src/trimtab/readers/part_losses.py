@@ -116,6 +116,8 @@ def named_parts(keys: Iterable[str]) -> dict[str, str]:
         name = canonical(key)
         if name is not None and is_judged_part(key):
             found.setdefault(name, key)
+    if "generator_loss" in found and "critic" in normalise(found.get("value_loss", "")):
+        found.setdefault("discriminator_loss", found.pop("value_loss"))  # beside a generator
     if any(name in found for name in _NETS[0]):
         return found
     for patterns in _NETS:

@@ -557,6 +557,8 @@ class LogTable:
         for name, key in named.items():
             if name not in signals:
                 signals[name], keys[name] = columns[key], key
+        if keys.get("value_loss") in named.values() and "value_loss" not in named:
+            del signals["value_loss"], keys["value_loss"]
         parts = {
             k: c
             for k, c in losses.items()

@@ -100,6 +100,8 @@ _MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
+_LAST_CELL = re.compile(r"\A([^|]*[A-Za-z])\s*\|\Z")
+"""A name and the bar that parts it from the last number of a line: `Step 100: train loss | 2.5`."""
 _PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s*\{|(\})")
 _RANK_TAG = re.compile(
     r"(?<![A-Za-z])(?:rank|default|worker|proc)[ _]?(\d+)(?![\w])", re.IGNORECASE
@@ -214,6 +216,13 @@ class _LineParse:
             if field is None:
                 field = self._attached(i)
             of_bar = self.literals[i + 1].lstrip(" ").startswith("%")
+            if (
+                field is None
+                and i + 1 == len(self.numbers)
+                and (of_cell := _LAST_CELL.search(left))
+            ):
+                found = self._field(_last_segment(of_cell[1]), i)
+                field = found if found is not None and found.kind == "signal" else None
             if field is None and key and may_count(key) and not of_bar:
                 field = Field("maybe-step", normalise(key), "count", i, 1.0, 2)
             if field is None and not explicit:

@@ -53,7 +53,6 @@ _HELD_OUT = ("val_loss", "perplexity")
 _TIMES = frozenset({"step_time_s", "throughput"})
 _MIN_WHOLE = 0.8
 """Share of the rows that are one epoch each, from which their times are those of epochs."""
-_OF_EPISODES = ("step", "maybe-step", "epoch")
 
 
 def settle(
@@ -507,11 +506,10 @@ def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
     """Return a record of steps with a learning rate or norm where no loss is logged."""
     wanted = ("lr", "grad_norm", "loss_scale", "val_loss", "reward")
     counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
-    by_episode = [s for s in shapes if any(f.kind in _OF_EPISODES for f in s.fields)]
     for name in wanted:
-        # An agent is counted by its episodes, too.
+        # An agent is counted by its episodes, too, and may say so on a line nearby.
         of_agent = name == "reward"
-        found = choose_main(by_episode if of_agent else counting, name)
+        found = choose_main(shapes if of_agent else counting, name)
         if found is None:
             continue
         key, main = found

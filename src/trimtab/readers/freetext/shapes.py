@@ -187,7 +187,7 @@ class Shapes:
             try:
                 plan = plans[skeleton]
             except KeyError:
-                plan = self._learn(skeleton, parts)
+                plan = self._learn(skeleton, parts, line)
             if plan is not None:
                 if broken:
                     self._see_broken(plan, parts, number)
@@ -252,7 +252,7 @@ class Shapes:
             del shape.values[-len(shape.fields) :]
         return longer
 
-    def _learn(self, skeleton: tuple[str, ...], parts: list[str]) -> _Plan | None:
+    def _learn(self, skeleton: tuple[str, ...], parts: list[str], line: str) -> _Plan | None:
         self._num_learnt += 1
         if self._num_learnt > _MAX_LEARNT:
             return None
@@ -272,7 +272,7 @@ class Shapes:
         self._plans[skeleton] = plan
         if plan is None or all(f.kind != "signal" for f in fields):
             below = self._below
-            self._see_words(" ".join(parts))
+            self._see_words(line)
             if self._below != below:
                 del self._plans[skeleton]  # a heading: look again each time
         return plan
