@@ -35,7 +35,7 @@ _PAIR = re.compile(
          | [a-zA-Z_.]+[\w.]*\(\s*\[{1,2}\s*
            (?P<only>[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\s*\]
          | (?P<word>None|True|False)
-         | (['"])(?P<text>.*?)\5(?=\s*[,}]))""",
+         | (?P<quote>['"])(?P<text>.*?)(?P=quote)(?=\s*[,}]))""",
     re.VERBOSE,
 )
 # Bounded repetitions, since this runs over whole files of any kind.
