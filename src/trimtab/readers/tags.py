@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.readers.freetext.keys import is_of_entropy
 from trimtab.readers.given_columns import AXES, given_meaning
 from trimtab.vocabulary import canonical, normalise
 
 __all__ = [
     "choose_tags",
     "is_of_an_agent",
+    "is_of_entropy",
     "is_validation_word",
     "might_be_loss",
     "parts_of",
@@ -88,6 +88,7 @@ _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
 """Words of losses that measure no distance to a target: they may rise while all is well."""
+_ENTROPY = re.compile(r"(?:loss)?(?:entropy|ent)(?:loss|bonus|reg)?")
 _OF_CRITIC = frozenset({"critic", "value", "vf"})
 _LONGEST_SET_KEY = 80
 _LEAST_SETS = 2
@@ -542,6 +543,17 @@ def is_of_an_agent(key: str) -> bool:
         (True, False)
     """
     return not _OF_AN_AGENT.isdisjoint(_words(key))
+
+
+def is_of_entropy(key: str) -> bool:
+    """Whether a key names the entropy of a policy: a bonus, and nothing that is learned.
+
+    Example:
+        >>> is_of_entropy("loss/entropy"), is_of_entropy("cross_entropy_loss")
+        (True, False)
+    """
+    words = re.split(r"[\W_]+", key.lower())
+    return any(map(_ENTROPY.fullmatch, words)) and "cross" not in words
 
 
 def _some(tags: Sequence[str], best: str) -> str:

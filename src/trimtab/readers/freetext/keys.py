@@ -28,7 +28,6 @@ __all__ = [
     "is_bare",
     "is_held_out",
     "is_of_critic",
-    "is_of_entropy",
     "is_part",
     "is_whole",
     "meaning",
@@ -291,7 +290,6 @@ _ADVERSARIAL = re.compile(
 _CRITIC = frozenset(
     {"d", "disc", "dis", "discriminator", "critic", "lossd", "dloss", "errd", "cri", "vf"}
 )
-_ENTROPY = re.compile(r"(?:loss)?(?:entropy|ent)(?:loss|bonus|reg)?")
 _ADVERSARIAL_ORDER = (
     r"(?:err|loss)[ _]?g|g ?loss|g[ /](?:total|loss)|generator|errg",
     r"g[ /](?:gan|adv|a|b)",
@@ -410,17 +408,6 @@ def without_number_word(text: str) -> str:
 def is_of_critic(key: str) -> bool:
     """Whether a loss is that of an adversary, not of the net that is trained against it."""
     return not _CRITIC.isdisjoint(re.split(r"[\W_]+", key.lower()))
-
-
-def is_of_entropy(key: str) -> bool:
-    """Whether a key names the entropy of a policy: a bonus, and nothing that is learned.
-
-    Example:
-        >>> is_of_entropy("loss/entropy"), is_of_entropy("cross_entropy_loss")
-        (True, False)
-    """
-    words = re.split(r"[\W_]+", key.lower())
-    return any(map(_ENTROPY.fullmatch, words)) and "cross" not in words
 
 
 @lru_cache(maxsize=8192)

@@ -7,9 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.freetext.key_values import Field
-from trimtab.readers.freetext.keys import is_of_critic, is_of_entropy
+from trimtab.readers.freetext.keys import is_of_critic
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.numbers import counted
+from trimtab.readers.tags import is_of_entropy
 from trimtab.readers.writers import RANKS_NOTE
 from trimtab.record import Column
 
