@@ -95,3 +95,12 @@ def test_a_number_in_a_name_breaks_no_header(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text(text + "\n")
     np.testing.assert_array_equal(read_run(path).columns["loss"].logged(), LOSS)
+
+
+def test_a_name_with_its_value_heads_no_table(tmp_path: Path) -> None:
+    lines = [f"step:{i}/30 train_loss:{value}" for i, value in enumerate(LOSS)]
+    lines.append("final_exact val_loss:2.09528780 val_bpb:1.24094745")
+    lines += ["peak memory allocated"] * 3
+    path = tmp_path / "run.log"
+    path.write_text("\n".join(lines) + "\n")
+    assert not any("2.095" in key for key in read_run(path).unread)

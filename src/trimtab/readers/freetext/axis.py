@@ -137,8 +137,10 @@ def _step_or_inner(
     num_falls = int(np.count_nonzero(falls))
     if epoch is not None and num_falls:
         turns = np.diff(epoch[1].values) > 0
-        # An epoch that is another one in each row counts them itself: nothing begins again in it.
-        if np.count_nonzero(turns) >= _MIN_SHARE * len(turns) and rows.num > _FEW:
+        # An epoch that is another one in each row counts them itself, and what has no total, such
+        # as the length of an episode, is no place in it.
+        alone = ("total", f"of {field.key}") not in rows.columns
+        if alone and rows.num > _FEW and np.count_nonzero(turns) >= _MIN_SHARE * len(turns):
             return None
         # 0.6 as `table_axis` has it: restarts and torn epochs break some turns.
         if np.count_nonzero(falls & turns) >= 0.6 * num_falls:

@@ -16,6 +16,8 @@ from trimtab.vocabulary import normalise
 __all__ = ["Header", "read_header"]
 
 _WIDE = re.compile(r"\s{2,}")
+_WITH_VALUE = re.compile(r"[:=]\s?[-+.]?\d|[:=](?:nan|inf)", re.IGNORECASE)
+"""A name with its value, `val_loss:2.095`, which is no name of a column."""
 _WORDS = re.compile(r"\S+(?: \S+)*")
 _VALUE = re.compile(
     r"\[?\s*([-+]?(?:\d[\d,]*\.?\d*|\.\d+)(?:[eE][-+]?\d+)?|[-+]?(?:nan|inf))(?:/\d+)?\s*\]?"
@@ -145,4 +147,5 @@ def _is_name(cell: str, longest: int, words: int) -> bool:
         and (cell[0].isalpha() or cell == "#")
         and len(cell.split()) <= words
         and cell[-1] not in ".:=,;"
+        and _WITH_VALUE.search(cell) is None
     )
