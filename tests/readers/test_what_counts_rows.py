@@ -36,10 +36,14 @@ def test_json_lines_are_counted_by_the_sum_of_the_lengths(tmp_path: Path) -> Non
     assert record.step.tolist() == TOTALS
 
 
-def test_lengths_alone_count_nothing(tmp_path: Path) -> None:
-    rows = [f"{LENGTHS[i]},{loss(i)}" for i in range(N)]
+@pytest.mark.parametrize("grows", [False, True])
+def test_lengths_alone_count_nothing(tmp_path: Path, grows: bool) -> None:
+    # An agent that learns to last has ever longer episodes, and short ones among them.
+    factor = np.linspace(1, 9, N) if grows else np.ones(N)
+    lengths = (factor * LENGTHS).astype(int).tolist()
+    rows = [f"{lengths[i]},{loss(i)}" for i in range(N)]
     record = read_run(write(tmp_path, ["steps,loss", *rows]))
-    assert record.axis == "row"
+    assert (record.axis, record.num_rows) == ("row", N)
     assert any("'steps' goes up and down" in note for note in record.notes)
 
 
@@ -50,10 +54,11 @@ def test_a_step_that_falls_at_restarts_still_counts(tmp_path: Path) -> None:
     assert (record.axis, len(record.attempts)) == ("step", 3)
 
 
-def test_two_writers_of_one_table_are_still_parted(tmp_path: Path) -> None:
-    rows = [line for i in range(N) for line in (f"{i + 40},{loss(i)}", f"{i},{loss(i) + 1}")]
+@pytest.mark.parametrize(("num", "ahead"), [(N, 40), (12, 30), (N, 1000)])
+def test_two_writers_of_one_table_are_still_parted(tmp_path: Path, num: int, ahead: int) -> None:
+    rows = [line for i in range(num) for line in (f"{i + ahead},{loss(i)}", f"{i},{loss(i) + 1}")]
     record = read_run(write(tmp_path, ["step,loss", *rows]))
-    assert record.step.tolist() == list(range(40, 40 + N))
+    assert record.step.tolist() == list(range(ahead, ahead + num))
 
 
 @pytest.mark.parametrize(

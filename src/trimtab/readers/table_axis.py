@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from trimtab.readers.freetext.keys import without_number_word
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.numbers import counted
+from trimtab.readers.writers import other_writers
 from trimtab.record import Axis, Column
 from trimtab.vocabulary import may_count, normalise
 
@@ -72,6 +73,8 @@ _MIN_STEP_SHARE = 0.9
 _MIN_TURNS = 0.6
 _MIN_FALLS, _MIN_FALLING = 8, 0.95
 """Falls of the step, and their share of its moves, from which on a table has its newest row first."""
+_MIN_REGULAR = 0.5
+"""Share of the moves of one writer's step that are the usual one; lengths of episodes have none."""
 _MOST_RESTARTS, _MAX_FALLING, _MAX_FALLS_OF_STEP = 3, 0.02, 0.25
 """Falls of a step, and their share of the rows, up to which they are restarts; share up to which it
 still is the step where nothing else counts. As in text."""
@@ -146,7 +149,7 @@ def find_table_axis(
             notes.append(f"no step is logged; rows are counted by {key!r}")
             return "step", _placed(columns[key], signals, key, notes), key
     for key in falling:
-        if given_meaning(key) == "step" or _grows(columns[key], rows):
+        if given_meaning(key) == "step" or _goes_on(columns[key], rows):
             return "step", _placed(columns[key], signals, key, notes), key
     if falling:
         notes.append(f"{falling[0]!r} goes up and down from row to row: it counts no rows")
@@ -242,13 +245,18 @@ def _falls_often(column: Column, rows: NDArray[np.intp]) -> bool:
     return falls > max(_MOST_RESTARTS, _MAX_FALLING * len(here))
 
 
-def _grows(column: Column, rows: NDArray[np.intp]) -> bool:
-    """Whether a column that falls often goes on all the same: steps of several writers in turn."""
+def _goes_on(column: Column, rows: NDArray[np.intp]) -> bool:
+    """Whether a column that falls often is a step all the same.
+
+    It falls at restarts, or several writers take turns, each of which goes on by the same number.
+    """
     here = column.values[rows[column.present[rows]]]
-    falls = np.count_nonzero(np.diff(here) < 0)
-    third = len(here) // 3
-    goes_on = third and np.median(here[-third:]) > np.max(here[:third])
-    return bool(goes_on or falls <= _MAX_FALLS_OF_STEP * len(here))
+    if np.count_nonzero(np.diff(here) < 0) <= _MAX_FALLS_OF_STEP * len(here):
+        return True
+    others = other_writers(here)
+    gaps = np.diff(here[~others])
+    usual = np.count_nonzero(gaps == np.median(gaps)) if len(gaps) else 0
+    return bool(others.any() and usual >= _MIN_REGULAR * len(gaps))
 
 
 def _counts(column: Column, rows: NDArray[np.intp], *, share: float = _MAX_REPEATED_STEPS) -> bool:
