@@ -2,7 +2,8 @@
 
 A detector's log has `box_loss`, `cls_loss` and `dfl_loss`, that of a GAN `D_A` and `G_A`, and none
 has their sum. One of them is read as the loss. The others need not fall and are not judged by their
-level, but a NaN in one breaks the weights that all of them share: it counts in `nonfinite`. Beside a
+level, but a NaN in one breaks the weights that all of them share: it counts in `nonfinite`. Those
+of the two nets of a GAN, of a policy and of a critic are signals of their own as well (`named_parts`). Beside a
 whole that is finite a part with NaN is none of its terms, and only a note.
 """
 
@@ -23,7 +24,6 @@ __all__ = [
     "BROKEN_PARTS",
     "GAN_PAIR",
     "Watched",
-    "is_judged_part",
     "name_latent",
     "named_parts",
     "watch_parts",
@@ -114,7 +114,7 @@ def named_parts(keys: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key in keys:
         name = canonical(key)
-        if name is not None and is_judged_part(key):
+        if name is not None and _is_judged_part(key):
             found.setdefault(name, key)
     if "generator_loss" in found and "critic" in normalise(found.get("value_loss", "")):
         found.setdefault("discriminator_loss", found.pop("value_loss"))  # beside a generator
@@ -131,7 +131,7 @@ def named_parts(keys: Iterable[str]) -> dict[str, str]:
     return found
 
 
-def is_judged_part(key: str) -> bool:
+def _is_judged_part(key: str) -> bool:
     """Whether a key names a part of a loss that the vocabulary has a signal for."""
     name = canonical(key)
     # `D_real` of a printed loss is no probability, whatever the vocabulary makes of it elsewhere.
