@@ -3,8 +3,9 @@
 A detector's log has `box_loss`, `cls_loss` and `dfl_loss`, that of a GAN `D_A` and `G_A`, and none
 has their sum. One of them is read as the loss. The others need not fall and are not judged by their
 level, but a NaN in one breaks the weights that all of them share: it counts in `nonfinite`. Those
-of the two nets of a GAN, of a policy and of a critic are signals of their own as well (`named_parts`). Beside a
-whole that is finite a part with NaN is none of its terms, and only a note.
+of the two nets of a GAN, of a policy and of a critic are signals of their own as well
+(`named_parts`). Beside a whole that is finite a part with NaN is none of its terms, and only a
+note.
 """
 
 import re
