@@ -65,6 +65,9 @@ _THROUGHPUT = (
     "throughput(tps)",
     "perf/tokens_per_second",
     "throughput/device/tokens_per_sec",
+    "throughput/tokens_per_sec",
+    "tokens_per_second_per_gpu",
+    "tokens_per_sec_per_gpu",
     "wps",
     *(
         f"{what}{per}"

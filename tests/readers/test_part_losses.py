@@ -20,6 +20,7 @@ KEYS = {
     "letters": ("G", "D"),
 }
 N = 40
+NETS = ("generator_loss", "discriminator_loss", "policy_loss", "value_loss")
 
 
 def rows_of(keys: Sequence[str], broken: range = range(0)) -> list[dict[str, float]]:
@@ -74,7 +75,9 @@ def test_a_nan_in_a_part_is_counted(tmp_path: Path, name: str, form: str) -> Non
     # Without a NaN there is nothing to count, and the other losses are said to be looked at.
     sound = read(tmp_path, form, rows_of(keys))
     assert "nonfinite" not in sound.columns
-    assert any("only NaN and Inf are told" in note for note in sound.notes)
+    judged = {key for n, key in sound.keys.items() if n in NETS}
+    others = {key.lower() for key in keys[1:]} - {key.lower() for key in judged}
+    assert any("only NaN and Inf are told" in note for note in sound.notes) == bool(others)
 
 
 def test_a_nan_in_a_part_is_an_incident(tmp_path: Path) -> None:
@@ -119,3 +122,68 @@ def test_event_files_too(tmp_path: Path) -> None:
     write_event_file(tmp_path / "events.out.tfevents.1700000000.host.1.0", columns, steps)
     record = read_run(tmp_path)
     assert record.columns["nonfinite"].logged().sum() == 10
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("generator", "discriminator"),
+    [
+        ("g_loss", "d_loss"),
+        ("Loss_G", "Loss_D"),
+        ("G", "D"),
+        ("errG", "errD"),
+        ("G_GAN", "D_A"),
+        ("generator_loss", "critic_loss"),
+    ],
+)
+def test_both_nets_are_judged(
+    tmp_path: Path, generator: str, discriminator: str, form: str
+) -> None:
+    rows = [
+        {"step": i, discriminator: round(0.7 + 0.01 * (i % 5), 3), generator: 1.0 + 0.02 * i}
+        for i in range(N)
+    ]
+    record = read(tmp_path, form, rows)
+    named = {n: key.replace(" ", "_").lower() for n, key in record.keys.items()}
+    assert named["loss"] == named["generator_loss"] == generator.lower()
+    assert named["discriminator_loss"] == discriminator.lower()
+    assert "value_loss" not in named
+    # A NaN of the net that is not read as the loss is told as it is where it is a mere part.
+    rows = [{**row, discriminator: math.nan} if i > 20 else row for i, row in enumerate(rows)]
+    broken = read(tmp_path, form, rows)
+    assert broken.columns["nonfinite"].logged().tolist() == [float(i > 20) for i in range(N)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("keys", "chosen"),
+    [
+        (("loss/entropy", "loss/objective", "loss/critic"), "loss/objective"),
+        (("entropy_loss", "objective_loss", "critic_loss"), "objective_loss"),
+        (("LossEntropy", "LossPi"), "LossPi"),
+        (("entropy_loss", "value_loss"), "value_loss"),
+        (("loss_entropy", "loss_value"), "loss_value"),
+        (("ent_loss", "q_loss"), "q_loss"),
+    ],
+)
+def test_an_entropy_is_not_read_as_the_loss(
+    tmp_path: Path, keys: tuple[str, ...], chosen: str, form: str
+) -> None:
+    rows = [
+        {"step": i, **{k: round(3 / (1 + 0.05 * i) + j, 4) for j, k in enumerate(keys)}}
+        for i in range(N)
+    ]
+    read_as = read(tmp_path, form, rows).keys["loss"]
+    assert read_as.replace(" ", "_").lower() == chosen.lower()
+
+
+def test_a_critic_of_text_is_judged_as_that_of_a_table(tmp_path: Path) -> None:
+    rows = [
+        {"step": i, "actor_loss": -0.01 * i, "critic_loss": 5.0 / (1 + i), "entropy_loss": 1.4}
+        for i in range(N)
+    ]
+    for form in FORMS:
+        record = read(tmp_path, form, rows)
+        named = {n: key.replace(" ", "_") for n, key in record.keys.items()}
+        assert named["loss"] == named["policy_loss"] == "actor_loss"
+        assert named["value_loss"] == "critic_loss"

@@ -12,8 +12,8 @@ import orjson
 
 from trimtab.crash import lines as crash_lines
 from trimtab.goodput.account import Mark
-from trimtab.goodput.stamps import Clock, seconds_of
 from trimtab.readers.base import TextLines
+from trimtab.readers.stamps import Clock, seconds_of
 from trimtab.text import is_number
 
 __all__ = ["LogMarks", "marks_of_lines", "marks_of_log", "thinned"]

@@ -20,9 +20,10 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | directories of any of them | `folders`                                                   |
 | trimtab's own directory    | `rundir`, `layers`                                          |
 
-`protobuf` decodes the wire format that both TensorBoard and W&B use, and knows neither. `series`
-builds records from one series per tag. `numbers`, `placeholders`, `nan_policy`, `skip_counter` and
-`tags` settle what a value or a name means, for all of them.
+`stamps` reads the times that lines begin with. `protobuf` decodes the wire format that both
+TensorBoard and W&B use, and knows neither. `series` builds records from one series per tag.
+`numbers`, `placeholders`, `nan_policy`, `skip_counter` and `tags` settle what a value or a name
+means, for all of them.
 """
 
 import os

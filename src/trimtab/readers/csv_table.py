@@ -2,12 +2,14 @@
 
 An empty cell is missing. What `nan` means is decided per column (`nan_policy`). Comment lines
 before the header, a header repeated where a run was resumed, and decimal commas with `;` are
-handled.
+handled, and rows with one cell more than the header (`_Surplus`).
 """
 
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from trimtab.errors import ReadError
@@ -15,7 +17,7 @@ from trimtab.limits import MAX_CELL_CHARS
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.csv_block import byte_blocks, even_block
 from trimtab.readers.long_form import LongForm, fill_series
-from trimtab.readers.table import LogTable, is_known_key
+from trimtab.readers.table import LogTable, is_known_key, is_step_key
 from trimtab.readers.tags import signal_of_tag, tag_of_file
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
@@ -28,7 +30,65 @@ _FEW_LINES = 3
 _DELIMITERS = (",", "\t", ";", "|")
 _DECIMAL_COMMA = re.compile(r"(?<!\d)([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 
+_FEWEST_SURPLUS = 3
+"""Rows from which a cell more than the header has is the way of the file."""
 _RULE = re.compile(r"\s*:?-+:?\s*")
+
+
+@dataclass(frozen=True)
+class _Surplus:
+    """Cells that the rows have and the header does not."""
+
+    front: int = 0
+    back: int = 0
+    """-1: the header ends with a delimiter, and the rows do not."""
+    note: str = ""
+
+    def names(self, header: list[str]) -> list[str]:
+        """Return a name for each cell of a row, an empty one for those without."""
+        kept = header[: self.back] if self.back < 0 else header
+        return [""] * self.front + kept + [""] * self.back
+
+
+_EVEN = _Surplus()
+
+
+def _surplus(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Surplus:
+    """Return what the rows have beside the header, nothing where that is not clear.
+
+    An index that nobody named stands in front and rises; an empty cell is a delimiter at the end of
+    each row. Numbers with a point show that no decimal comma makes the cells.
+    """
+    name = header[0].strip() if header else ""
+    rows = [row for row in rows if row and row[0].strip() != name]  # a header again
+    rows = rows[:-1] if len(rows) > 1 and len(rows[-1]) < len(rows[0]) else rows  # torn
+    if len(rows) < _FEWEST_SURPLUS or len({len(row) for row in rows}) != 1:
+        return _EVEN
+    more = len(rows[0]) - len(header)
+    if more == -1 and not header[-1].strip():
+        return _Surplus(back=-1)
+    if more != 1:
+        return _EVEN
+    if not any(row[-1].strip() for row in rows):
+        return _Surplus(back=1, note="each row ends with a delimiter that the header does not have")
+    if not any("." in cell for row in rows for cell in row):
+        return _EVEN
+    first, second = ([row[i].strip() for row in rows] for i in (0, 1))
+    if not _counts(first):
+        return _EVEN
+    if is_step_key(header[0].strip()) and not _counts(second):
+        return _Surplus(
+            back=1, note="each row has a cell more than the header: the last has no name, left out"
+        )
+    return _Surplus(
+        front=1,
+        note="each row has a cell more than the header: an index without a name in front, left out",
+    )
+
+
+def _counts(cells: Sequence[str]) -> bool:
+    """Whether cells are whole numbers that rise."""
+    return all(map(str.isdecimal, cells)) and all(int(a) < int(b) for a, b in pairwise(cells))
 
 
 class CsvReader:
@@ -51,6 +111,7 @@ class CsvReader:
         if delimiter is None:
             return 0.0
         header, *rows = (_cells(line, delimiter) for line in lines)
+        header = _surplus(header, rows).names(header)
         names = [name.strip() for name in header]
         while delimiter != "|" and names and not names[-1]:
             names.pop()  # a delimiter at the end of every line
@@ -85,8 +146,8 @@ class CsvReader:
             except ValueError:  # lines of any length: one by one
                 parse = None
         if parse is None:
-            header, delimiter, rows = _open_table(lines, str(path))
-            parse = _Parse(path, self.name, header, delimiter)
+            header, delimiter, surplus, rows = _open_table(lines, str(path))
+            parse = _Parse(path, self.name, header, delimiter, surplus)
             for number, cells in rows:
                 parse.take(number, cells)
         table, ragged, last, long_form = parse.table, parse.ragged, parse.last, parse.long_form
@@ -111,12 +172,17 @@ class CsvReader:
 class _Parse:
     """The rows of a table so far."""
 
-    def __init__(self, path: Path, format_name: str, header: list[str], delimiter: str) -> None:
+    def __init__(
+        self, path: Path, format_name: str, header: list[str], delimiter: str, surplus: _Surplus
+    ) -> None:
         self.table = LogTable(str(path), format_name)
         self.path = path
         self.raw_header = header
         self.delimiter = delimiter
-        self._order(_named_by_file(header, path))
+        self.surplus = surplus
+        if surplus.note:
+            self.table.notes.append(surplus.note)
+        self._order(_named_by_file(surplus.names(header), path))
         self.long_form = LongForm.told_by(self.header)
         roles = [self.table.role(key) for key in self.keys]
         self.is_even = (
@@ -141,7 +207,7 @@ class _Parse:
         self.last = number
         if cells[0].strip() in self.raw_header and self._is_header(cells):
             self.raw_header = [cell.strip() for cell in cells]
-            self._order(_named_by_file(self.raw_header, self.path))
+            self._order(_named_by_file(self.surplus.names(self.raw_header), self.path))
             return
         if self.delimiter == "|" and all(map(_RULE.fullmatch, cells)):
             return  # the line of dashes below the header of a Markdown table
@@ -183,8 +249,8 @@ def _in_blocks(path: Path, blocks: Iterator[bytes], format_name: str) -> _Parse 
     if first.count(b"\r") != first.count(b"\r\n"):
         return None
     text = first.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").lstrip("\0")
-    header, delimiter, rows = _open_table(text.removesuffix("\n").split("\n"), str(path))
-    parse = _Parse(path, format_name, header, delimiter)
+    header, delimiter, surplus, rows = _open_table(text.removesuffix("\n").split("\n"), str(path))
+    parse = _Parse(path, format_name, header, delimiter, surplus)
     for at, cells in rows:
         parse.take(at, cells)
     number = first.count(b"\n")
@@ -195,8 +261,8 @@ def _in_blocks(path: Path, blocks: Iterator[bytes], format_name: str) -> _Parse 
 
 def _open_table(
     lines: Iterable[str], source: str
-) -> tuple[list[str], str, Iterator[tuple[int, list[str]]]]:
-    """Return the header, the delimiter and an iterator of (line number, cells) after it."""
+) -> tuple[list[str], str, _Surplus, Iterator[tuple[int, list[str]]]]:
+    """Return header, delimiter, what rows have beside it, and (line number, cells) of each."""
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
     head: list[tuple[int, str]] = []
     for n, line in numbered:
@@ -208,13 +274,14 @@ def _open_table(
     if delimiter is None:
         raise ReadError(f"{source}: no table; looked for {CsvReader.looks_for}")
     header = [name.strip() for name in _cells(head[0][1], delimiter)]
+    surplus = _surplus(header, [_cells(line, delimiter) for _, line in head[1:]])
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         for source_of_lines in (iter(head[1:]), numbered):
             for n, line in source_of_lines:
                 yield n, _cells(line, delimiter)
 
-    return header, delimiter, rows()
+    return header, delimiter, surplus, rows()
 
 
 def _named_by_file(header: list[str], path: Path) -> list[str]:
@@ -253,9 +320,12 @@ def _delimiter(lines: Sequence[str]) -> str | None:
     """Return the delimiter that gives the header most cells and the rows as many."""
     best: tuple[int, str] | None = None
     for delimiter in _DELIMITERS:
-        counts = [len(_cells(line, delimiter)) for line in lines[:20]]
+        cells = [_cells(line, delimiter) for line in lines[:20]]
+        counts = [len(c) for c in cells]
+        if not counts or counts[0] < 2:
+            continue
         fitting = sum(c == counts[0] for c in counts)
-        if not counts or counts[0] < 2 or fitting < 0.8 * len(counts) - 1:
+        if fitting < 0.8 * len(counts) - 1 and _surplus(cells[0], cells[1:]) is _EVEN:
             continue
         if best is None or counts[0] > best[0]:
             best = counts[0], delimiter

@@ -9,8 +9,10 @@ attempt: scripts that train several times in a row.
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -30,14 +32,14 @@ _DICT = re.compile(r"\{\s*['\"](?:[^{}]++|\{[^{}]*+\})*+\}")
 _PAIR = re.compile(
     r"""(['"])(?P<key>[^'"]+)\1\s*:\s*
         (?:(?:[a-zA-Z_.]+[\w.]*\(\s*)?(?P<number>[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\b
+         | [a-zA-Z_.]+[\w.]*\(\s*\[{1,2}\s*
+           (?P<only>[-+]?(?:\d[\d.]*(?:[eE][-+]?\d+)?|\.\d+|nan|inf))\s*\]
          | (?P<word>None|True|False)
-         | (['"])(?P<text>.*?)\5(?=\s*[,}]))""",
+         | (?P<quote>['"])(?P<text>.*?)(?P=quote)(?=\s*[,}]))""",
     re.VERBOSE,
 )
 # Bounded repetitions, since this runs over whole files of any kind.
-_LOSS_PAIR = (
-    rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['a-z(]{0,20}[-+\dni.]"
-)
+_LOSS_PAIR = rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\s*:\s*['A-Za-z(\[]{0,20}[-+\dni.]"
 
 
 _BAR = re.compile(r"%\|[^|\n]{0,400}\|\s{0,20}(\d{1,12})/(\d{1,12})(?=\s{0,4}\[)")
@@ -68,7 +70,7 @@ class HfStdoutReader:
         """
         lines = TextLines(path)
         bars = _Bars()
-        rows = list(_rows(lines, bars))
+        rows = list(_rows(chain.from_iterable(lines.blocks()), bars))
         table = LogTable(str(path), self.name)
         has_step = any(table.role(key) == "step" for _, row in rows for key in row)
         if not has_step and bars.count([row for _, row in rows]):
@@ -89,9 +91,15 @@ class _Bars:
         self._now: dict[int, int] = {}
         self._at_rows: list[dict[int, int]] = []
         self._after_first: dict[int, int] = {}
+        self._last = ""
 
     def see(self, text: str) -> None:
         """Look at a piece of a line."""
+        # Around each row the same bar is drawn two or three times.
+        text = text.strip()
+        if text == self._last:
+            return
+        self._last = text
         for match in _BAR.finditer(text):
             total = int(match[2])
             if total in self._now or len(self._now) < _MAX_BARS:
@@ -102,6 +110,8 @@ class _Bars:
     def mark(self) -> None:
         """Remember where they stand at a row."""
         self._at_rows.append(dict(self._now))
+        if len(self._at_rows) == 1:
+            self._last = ""  # drawn again behind the first row, the same bar says more
 
     def count(self, rows: list[dict[str, object]]) -> bool:
         """Give each training row the count of the bar that moves on with them; say whether one does."""
@@ -125,7 +135,7 @@ class _Bars:
         return True
 
 
-def _rows(lines: TextLines, bars: _Bars) -> Iterator[tuple[int, dict[str, object]]]:
+def _rows(lines: Iterable[str], bars: _Bars) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield (line number, values) of every dict that is a record."""
     for number, line in enumerate(lines, 1):
         drawn = "%|" in line
@@ -153,7 +163,8 @@ def _trains(row: dict[str, object]) -> bool:
 def _pairs(text: str) -> dict[str, object]:
     row: dict[str, object] = {}
     for match in _PAIR.finditer(text):
-        value = match["number"] if match["number"] is not None else match["text"]
+        value = match["number"] or match["only"]
+        value = match["text"] if value is None else value
         if value is not None:
             # The first of a key: nested dicts repeat keys of the outer one.
             row.setdefault(match["key"], value)
@@ -165,17 +176,20 @@ def _speaks_of_training(key: str, value: object) -> bool:
 
     A loss or a grad norm, not a setting such as an LR.
     """
-    name = canonical(key)
-    if name is None:
-        words = normalise(key).replace("/", " ").split()
-        if not (is_known_key(key) and any("loss" in w for w in words)):
-            return False
-    elif name not in ("loss", "val_loss", "grad_norm"):
+    if not _names_training(key):
         return False
     try:
         return parse_number(value) is not None
     except BadNumberError:
         return False
+
+
+@lru_cache(maxsize=4096)
+def _names_training(key: str) -> bool:
+    name = canonical(key)
+    if name is not None:
+        return name in ("loss", "val_loss", "grad_norm")
+    return is_known_key(key) and any("loss" in w for w in normalise(key).replace("/", " ").split())
 
 
 def _fill(
@@ -186,24 +200,25 @@ def _fill(
     With `merges`, a row without a training value is put into the row before it.
     """
     epochs: list[object] = []
-    is_open = False
+    keys: list[str] = []
+    values: list[object] = []
+    at = 0
     # Evaluations join the training row before them, where there are any but a last summary.
-    trained = any(_trains(row) and "train_runtime" not in row for _, row in rows)
-    for number, row in rows:
-        trains = _trains(row)
-        summary = "train_runtime" in row
+    trains = [_trains(row) and "train_runtime" not in row for _, row in rows]
+    trained = any(trains)
+    for (number, row), is_training in zip(rows, trains, strict=True):
         # The Trainer prints evaluations and its last summary as dicts behind a training row.
-        if merges and trained and (summary or not trains) and is_open:
-            kept = {k: v for k, v in row.items() if canonical(k) in ("val_loss", "perplexity")}
-        else:
-            if is_open:
-                table.end_row()
-            kept, is_open = row, True
-            epochs.append(row.get("epoch"))
-        for key, value in kept.items():
-            table.put(key, value, number)
-    if is_open:
-        table.end_row()
+        if merges and trained and keys and not is_training:
+            kept = [k for k in row if canonical(k) in ("val_loss", "perplexity")]
+            keys += kept
+            values += [row[k] for k in kept]
+            continue
+        if keys:
+            table.add(tuple(keys), values, at)
+        keys, values, at = list(row), list(row.values()), number
+        epochs.append(row.get("epoch"))
+    if keys:
+        table.add(tuple(keys), values, at)
     return epochs
 
 

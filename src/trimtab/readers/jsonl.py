@@ -17,10 +17,14 @@ from trimtab.readers.long_form import LongForm, fill_series
 from trimtab.readers.numbers import counted
 from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
+from trimtab.vocabulary import canonical
 
 __all__ = ["JsonlReader", "flatten", "parse_object"]
 
 _COMPOSITE_STEPS = frozenset({"step", "global_step", "iteration"})
+_WIDTHS = frozenset({"std", "num", "count", "var"})
+_STATISTICS = _WIDTHS | {"mean", "min", "max", "sum", "median"}
+"""Names of what an object may say of one value; the widths show that it does."""
 _MAX_PREFIX_LENGTH = 200
 _MANY_ROWS = 20
 _FEW_TEXTS = 0.01
@@ -77,7 +81,10 @@ def flatten(
     the second epoch and its 40th batch.
     """
     for key, value in data.items():
-        if isinstance(value, dict):
+        if isinstance(value, dict) and _is_spread(key, value):
+            yield f"{prefix}{key}", value["mean"]
+            yield from ((f"{prefix}{key}/{k}", v) for k, v in value.items() if k != "mean")
+        elif isinstance(value, dict):
             if depth < MAX_JSON_DEPTH:
                 yield from flatten(value, f"{prefix}{key}/", depth=depth + 1)
         elif not isinstance(value, list):
@@ -85,6 +92,17 @@ def flatten(
         elif key in _COMPOSITE_STEPS and 0 < len(value) <= 3:
             names = ("step",) if len(value) == 1 else ("epoch", "batch", "of")
             yield from zip((f"{prefix}{key}/{n}" for n in names), value, strict=False)
+
+
+def _is_spread(key: str, value: dict[str, object]) -> bool:
+    """Whether an object says of one value how it is spread: `{"num": 64, "mean": 1.1, "std": .4}`."""
+    return (
+        _STATISTICS.issuperset(value)
+        and "mean" in value
+        and not _WIDTHS.isdisjoint(value)
+        # Known by the name of its mean it is kept as it is.
+        and canonical(f"{key}/mean") is None
+    )
 
 
 def _is_flat(line: str) -> bool:

@@ -2,11 +2,14 @@
 
 A detector's log has `box_loss`, `cls_loss` and `dfl_loss`, that of a GAN `D_A` and `G_A`, and none
 has their sum. One of them is read as the loss. The others need not fall and are not judged by their
-level, but a NaN in one breaks the weights that all of them share: it counts in `nonfinite`. Beside a
-whole that is finite a part with NaN is none of its terms, and only a note.
+level, but a NaN in one breaks the weights that all of them share: it counts in `nonfinite`. Those
+of the two nets of a GAN, of a policy and of a critic are signals of their own as well
+(`named_parts`). Beside a whole that is finite a part with NaN is none of its terms, and only a
+note.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,14 +19,33 @@ from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.tags import signal_of_tag
 from trimtab.record import Column
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
-__all__ = ["BROKEN_PARTS", "GAN_PAIR", "Watched", "watch_parts"]
+__all__ = [
+    "BROKEN_PARTS",
+    "GAN_PAIR",
+    "Watched",
+    "name_latent",
+    "named_parts",
+    "watch_parts",
+]
 
 BROKEN_PARTS = "nonfinite"
 """The signal that counts parts with NaN or Inf."""
 GAN_PAIR = frozenset({"g", "d"})
 """Names of the losses of a generator and its discriminator, which mean so only side by side."""
 _MAX_TOLD = 6
+_NETS = (
+    {
+        "generator_loss": re.compile(r"g|generator"),
+        "discriminator_loss": re.compile(r"d|disc\w*|critic"),
+    },
+    {
+        "generator_loss": re.compile(r"g[ /](?:gan|adv\w*|a|b|total)"),
+        "discriminator_loss": re.compile(r"d[ /](?:gan|adv\w*|a|b|total)"),
+    },
+)
+"""What the two nets' losses are called where no alias knows them: whole, else by a part of each."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +65,7 @@ def watch_parts(
     notes: list[str],
     *,
     is_whole: bool | None = None,
+    judged: Collection[str] = (),
 ) -> Watched:
     """Return the parts that are watched beside the loss that is read, and what broke.
 
@@ -52,6 +75,7 @@ def watch_parts(
         parts: Other keys of losses, not of held-out data, each [n_rows].
         notes: What is looked at, and what broke, is added here.
         is_whole: Whether it is the sum of the parts; None: by its key.
+        judged: Keys of parts that are signals of their own, so that more than NaN is told of them.
 
     A part that never was a number, or whose NaN come so regularly that they mean "not recorded",
     counts as missing there.
@@ -64,16 +88,63 @@ def watch_parts(
         notes.append(f"{shown(key)} is NaN or Inf in {counted(int(bad.sum()), 'row')}{said}")
     if not is_part or not parts:
         return Watched()
-    names = ", ".join(map(shown, list(parts)[:_MAX_TOLD])) + (
-        " ..." if len(parts) > _MAX_TOLD else ""
-    )
-    notes.append(f"of {names} only NaN and Inf are told: {shown(loss)} is read as the loss")
+    others = [k for k in parts if k not in judged]
+    if others:
+        names = ", ".join(map(shown, others[:_MAX_TOLD])) + (
+            " ..." if len(others) > _MAX_TOLD else ""
+        )
+        notes.append(f"of {names} only NaN and Inf are told: {shown(loss)} is read as the loss")
     if not broken:
         return Watched(tuple(parts))
     present = np.any([parts[key].present for key in broken], axis=0)
     count = np.sum(list(broken.values()), axis=0, dtype=np.float64)
     column = Column(np.where(present, count, np.nan), present)
     return Watched(tuple(parts), (column, next(iter(broken))))
+
+
+def named_parts(keys: Iterable[str]) -> dict[str, str]:
+    """Return signal -> key of the losses that are signals of their own: of two nets, of a critic.
+
+    Example:
+        >>> named_parts(("loss_d", "loss_g"))
+        {'discriminator_loss': 'loss_d', 'generator_loss': 'loss_g'}
+        >>> named_parts(("d", "g")), named_parts(("l1", "g a"))
+        ({'generator_loss': 'g', 'discriminator_loss': 'd'}, {})
+    """
+    keys = list(keys)
+    found: dict[str, str] = {}
+    for key in keys:
+        name = canonical(key)
+        if name is not None and _is_judged_part(key):
+            found.setdefault(name, key)
+    if "generator_loss" in found and "critic" in normalise(found.get("value_loss", "")):
+        found.setdefault("discriminator_loss", found.pop("value_loss"))  # beside a generator
+    if any(name in found for name in _NETS[0]):
+        return found
+    for patterns in _NETS:
+        of_nets = {
+            name: next((k for k in keys if pattern.fullmatch(normalise(k))), None)
+            for name, pattern in patterns.items()
+        }
+        # One letter is a name only beside the other.
+        if all(of_nets.values()):
+            return found | {name: key for name, key in of_nets.items() if key is not None}
+    return found
+
+
+def _is_judged_part(key: str) -> bool:
+    """Whether a key names a part of a loss that the vocabulary has a signal for."""
+    name = canonical(key)
+    # `D_real` of a printed loss is no probability, whatever the vocabulary makes of it elsewhere.
+    return name is not None and (
+        (bool(SIGNAL_BY_NAME[name].domain) and name.endswith("_loss")) or name == "policy_kl"
+    )
+
+
+def name_latent(signals: dict[str, Column], keys: dict[str, str]) -> None:
+    """Call a divergence beside a reconstruction that of the code: it is that of no policy."""
+    if "recon_loss" in signals and "policy_kl" in signals and "latent_kl" not in signals:
+        signals["latent_kl"], keys["latent_kl"] = signals.pop("policy_kl"), keys.pop("policy_kl")
 
 
 def _broken(column: Column) -> NDArray[np.bool_]:

@@ -17,12 +17,26 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.csv_block import BlockColumn
-from trimtab.readers.freetext.keys import MEAN_NOTE, is_held_out, is_of_critic, meaning, names_mean
+from trimtab.readers.freetext.keys import (
+    MEAN_NOTE,
+    SCORE_KEYS,
+    counts_episodes,
+    is_held_out,
+    is_of_critic,
+    meaning,
+    names_mean,
+)
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
-from trimtab.readers.part_losses import BROKEN_PARTS, GAN_PAIR, watch_parts
+from trimtab.readers.part_losses import (
+    BROKEN_PARTS,
+    GAN_PAIR,
+    name_latent,
+    named_parts,
+    watch_parts,
+)
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.table_axis import (
@@ -69,7 +83,19 @@ _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
 """Last words of statistics of a loss other than its mean."""
 _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _OF_NO_AXIS = frozenset(
-    {"nothing", "signal", "domain", "data-set", "count", "maybe-loss", "maybe-held-out"}
+    {
+        "nothing",
+        "signal",
+        "domain",
+        "data-set",
+        "count",
+        "maybe-loss",
+        "maybe-held-out",
+        "maybe-score",
+    }
+)
+_OF_NO_USE_ALONE = frozenset(
+    {"nothing", "split", "inner", "maybe-held-out", "maybe-score", "count", "maybe-gan"}
 )
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
@@ -97,7 +123,8 @@ class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
     (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
-    rank, split, maybe-loss, maybe-gan (beside the other of the pair), maybe-held-out or nothing."""
+    rank, split, maybe-loss, maybe-gan (beside the other of the pair), maybe-held-out, maybe-score
+    (beside an episode) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -160,7 +187,7 @@ def _num_numbers(column: Sequence[object]) -> int:
 
 def is_known_key(key: str) -> bool:
     """Whether a key names a signal or a step, or might be a training loss."""
-    return _role(key) not in ("nothing", "split", "inner", "maybe-held-out", "count", "maybe-gan")
+    return _role(key) not in _OF_NO_USE_ALONE
 
 
 def is_step_key(key: str) -> bool:
@@ -188,6 +215,8 @@ def _role(key: str) -> str:
         return "data-set"
     if may_count(key):
         return "count"
+    if name in SCORE_KEYS:
+        return "maybe-score"
     if name in GAN_PAIR:
         return "maybe-gan"
     if _may_stand_in(key):
@@ -206,7 +235,9 @@ def _may_stand_in(key: str) -> bool:
         # `cost`, `G_GAN` and the like: what text would take for a loss
         (found := meaning(key)) is not None and found.name == "loss"
     )
-    return guessed and not any(w.startswith(_NOT_A_TRAIN_LOSS) for w in words)
+    return guessed and not any(
+        w.startswith(_NOT_A_TRAIN_LOSS) and w not in ("value", "values") for w in words
+    )
 
 
 class LogTable:
@@ -465,11 +496,17 @@ class LogTable:
             stand_in = [k for k in columns if self._stands_in(k)]
             # Only without a loss by name: a part of the loss must not stand beside the whole.
             if stand_in:
-                stand_in.sort(key=lambda k: (*stand_in_rank(k)[:2], is_of_critic(k), len(k)))
+                stand_in.sort(key=lambda k: (*stand_in_rank(k)[:3], is_of_critic(k), len(k)))
                 found["loss"] = stand_in[:1]
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
+        if "reward" not in found and counts_episodes(columns, has_loss="loss" in found):
+            scores = sorted(
+                (k for k in columns if self._cells[k].role == "maybe-score"),
+                key=lambda k: SCORE_KEYS.index(normalise(k)),
+            )
+            found |= {"reward": scores[:1]} if scores else {}
         if "val_loss" not in found and "loss" in found:
             free = (k for k in columns if signal_of_tag(k) is None)
             beside = validation_beside(found["loss"][0], free)
@@ -489,12 +526,7 @@ class LogTable:
             if column.present.any():
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
-        if "recon_loss" in signals and "policy_kl" in signals and "latent_kl" not in signals:
-            # Beside a reconstruction the divergence is that of the code, not of a policy.
-            signals["latent_kl"], keys["latent_kl"] = (
-                signals.pop("policy_kl"),
-                keys.pop("policy_kl"),
-            )
+        name_latent(signals, keys)
         parts = parts_of(columns, keys.get("loss", ""))
         for of_set, key in (parts | sets_of(columns)).items():
             if columns[key].present.any():
@@ -515,12 +547,24 @@ class LogTable:
         """Have NaN in losses that no signal takes told."""
         if "loss" not in keys or BROKEN_PARTS in signals:
             return
-        parts = {
+        losses = {
             k: c
             for k, c in columns.items()
-            if k not in keys.values() and self._cells[k].role == "maybe-loss"
+            if self._cells[k].role == "maybe-loss"
+            or (self._cells[k].role == "domain" and _may_stand_in(k))
         }
-        found = watch_parts(keys["loss"], signals["loss"], parts, self.notes)
+        named = named_parts(losses)
+        for name, key in named.items():
+            if name not in signals:
+                signals[name], keys[name] = columns[key], key
+        if keys.get("value_loss") in named.values() and "value_loss" not in named:
+            del signals["value_loss"], keys["value_loss"]
+        parts = {
+            k: c
+            for k, c in losses.items()
+            if k != keys["loss"] and (k in named.values() or k not in keys.values())
+        }
+        found = watch_parts(keys["loss"], signals["loss"], parts, self.notes, judged=named.values())
         self._watched = found.keys
         if found.broken is not None:
             signals[BROKEN_PARTS], keys[BROKEN_PARTS] = found.broken
@@ -558,7 +602,7 @@ class LogTable:
         return {
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
-            if cells.role in _OF_NO_AXIS and key not in taken
+            if key and cells.role in _OF_NO_AXIS and key not in taken
         }
 
     def _stands_in(self, key: str) -> bool:

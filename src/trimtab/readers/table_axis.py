@@ -6,8 +6,10 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.readers.freetext.keys import without_number_word
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.numbers import counted
+from trimtab.readers.writers import other_writers
 from trimtab.record import Axis, Column
 from trimtab.vocabulary import may_count, normalise
 
@@ -62,7 +64,7 @@ _STEP_KEYS = (
 _SQUEEZED = frozenset(key.replace(" ", "") for key in _STEP_KEYS if " " in key)
 _INNER_KEYS = frozenset({"batch", "batch idx", "batch index", "batch id", "minibatch", "batch num"})
 EPOCH_KEYS = ("epoch", "train/epoch", "epochs")
-_STEP_LEAVES = frozenset({"step", "global step", "iteration", "iter", "training iteration"})
+_STEP_LEAVES = frozenset({"step", "global step", "iteration", "iter", "training iteration", "kimg"})
 _TIMES = re.compile(r"tim(?:e|ing)|speed|perf|sec\b|per ")
 """Words of a path under which `step` is how long one takes."""
 _MAX_REPEATED_STEPS = 0.2
@@ -71,6 +73,11 @@ _MIN_STEP_SHARE = 0.9
 _MIN_TURNS = 0.6
 _MIN_FALLS, _MIN_FALLING = 8, 0.95
 """Falls of the step, and their share of its moves, from which on a table has its newest row first."""
+_MIN_REGULAR = 0.5
+"""Share of the moves of one writer's step that are the usual one; lengths of episodes have none."""
+_MOST_RESTARTS, _MAX_FALLING, _MAX_FALLS_OF_STEP = 3, 0.02, 0.25
+"""Falls of a step, and their share of the rows, up to which they are restarts; share up to which it
+still is the step where nothing else counts. As in text."""
 
 Columns = Mapping[str, Column]
 
@@ -80,7 +87,7 @@ def is_step(key: str) -> bool:
     given = given_meaning(key)
     if given is not None:
         return given == "step"
-    name = normalise(key)
+    name = without_number_word(normalise(key))
     path, _, leaf = name.rpartition("/")
     return (
         name in _STEP_KEYS
@@ -101,7 +108,7 @@ def names_epoch(key: str) -> bool:
     given = given_meaning(key)
     if given is not None:
         return given == "epoch"
-    name = normalise(key)
+    name = without_number_word(normalise(key))
     path, _, leaf = name.rpartition("/")
     return name in EPOCH_KEYS or bool(leaf == "epoch" and not _TIMES.search(path))
 
@@ -120,13 +127,19 @@ def find_table_axis(
     num_rows = len(keep)
     main = signals.get("loss") or next(iter(signals.values()))
     rows = np.flatnonzero(main.present & keep)
+    falling: list[str] = []
     for key in sorted((k for k in columns if is_step(k) or is_inner_step(k)), key=_step_rank):
         inner = _inside_epoch(columns, key, rows, notes)
         if inner is not None:
             return "epoch", _placed(inner, signals, key, notes), key
         # A step that stays the same over many rows counts something larger, such as evaluations.
-        if is_step(key) and _counts(columns[key], rows):
-            return "step", _placed(columns[key], signals, key, notes), key
+        if not is_step(key) or not _counts(columns[key], rows):
+            continue
+        # The steps of an episode go up and down; another column may count these rows.
+        if _falls_often(columns[key], rows):
+            falling.append(key)
+            continue
+        return "step", _placed(columns[key], signals, key, notes), key
     for key in columns:
         if names_epoch(key) and _counts(columns[key], rows, share=0.0):
             notes.append(f"no step is logged; rows are counted by {key!r}")
@@ -135,6 +148,11 @@ def find_table_axis(
         if may_count(key) and not is_step(key) and _rises(columns[key], rows):
             notes.append(f"no step is logged; rows are counted by {key!r}")
             return "step", _placed(columns[key], signals, key, notes), key
+    for key in falling:
+        if given_meaning(key) == "step" or _goes_on(columns[key], rows):
+            return "step", _placed(columns[key], signals, key, notes), key
+    if falling:
+        notes.append(f"{falling[0]!r} goes up and down from row to row: it counts no rows")
     notes.append("no step is logged; rows are counted by their place in the file, from 0")
     return "row", np.arange(num_rows, dtype=np.float64), ""
 
@@ -218,6 +236,27 @@ def _rises(column: Column, rows: NDArray[np.intp]) -> bool:
     if not _counts(column, rows) or not np.array_equal(here, np.floor(here)):
         return False
     return int(np.count_nonzero(np.diff(here) > 0)) >= _MIN_STEP_SHARE * (len(here) - 1)
+
+
+def _falls_often(column: Column, rows: NDArray[np.intp]) -> bool:
+    """Whether a column falls more often than restarts make a step fall."""
+    here = column.values[rows[column.present[rows]]]
+    falls = int(np.count_nonzero(np.diff(here) < 0))
+    return falls > max(_MOST_RESTARTS, _MAX_FALLING * len(here))
+
+
+def _goes_on(column: Column, rows: NDArray[np.intp]) -> bool:
+    """Whether a column that falls often is a step all the same.
+
+    It falls at restarts, or several writers take turns, each of which goes on by the same number.
+    """
+    here = column.values[rows[column.present[rows]]]
+    if np.count_nonzero(np.diff(here) < 0) <= _MAX_FALLS_OF_STEP * len(here):
+        return True
+    others = other_writers(here)
+    gaps = np.diff(here[~others])
+    usual = np.count_nonzero(gaps == np.median(gaps)) if len(gaps) else 0
+    return bool(others.any() and usual >= _MIN_REGULAR * len(gaps))
 
 
 def _counts(column: Column, rows: NDArray[np.intp], *, share: float = _MAX_REPEATED_STEPS) -> bool:

@@ -21,6 +21,7 @@ from trimtab.vocabulary import canonical, normalise
 __all__ = [
     "choose_tags",
     "is_of_an_agent",
+    "is_of_entropy",
     "is_validation_word",
     "might_be_loss",
     "parts_of",
@@ -87,6 +88,8 @@ _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
 """Words of losses that measure no distance to a target: they may rise while all is well."""
+_ENTROPY = re.compile(r"(?:loss)?(?:entropy|ent)(?:loss|bonus|reg)?")
+_OF_CRITIC = frozenset({"critic", "value", "vf"})
 _LONGEST_SET_KEY = 80
 _LEAST_SETS = 2
 _MOST_SETS = 64
@@ -514,10 +517,11 @@ def _rank_of(
     return (known, fullness, -len(tag)) if trusts_name else (fullness, known, -len(tag))
 
 
-def stand_in_rank(tag: str) -> tuple[int, bool, int]:
+def stand_in_rank(tag: str) -> tuple[bool, int, int, int]:
     """Return a sort key for tags that might be a loss.
 
-    Train and total first, those of a policy last.
+    Train and total first, those of a policy behind them, then those of a critic, whose targets
+    move; an entropy last of all: it is a bonus.
     """
     words = _words(tag)
     order = [
@@ -526,7 +530,9 @@ def stand_in_rank(tag: str) -> tuple[int, bool, int]:
         any(w.startswith("train") for w in words),
     ]
     place = next((i for i, holds in enumerate(order) if holds), len(order))
-    return place, not _NO_DISTANCE.isdisjoint(words), len(tag)
+    of_critic = not _OF_CRITIC.isdisjoint(words)
+    of_agent = 2 if of_critic else int(not _NO_DISTANCE.isdisjoint(words))
+    return is_of_entropy(tag), place, of_agent, len(tag)
 
 
 def is_of_an_agent(key: str) -> bool:
@@ -537,6 +543,17 @@ def is_of_an_agent(key: str) -> bool:
         (True, False)
     """
     return not _OF_AN_AGENT.isdisjoint(_words(key))
+
+
+def is_of_entropy(key: str) -> bool:
+    """Whether a key names the entropy of a policy: a bonus, and nothing that is learned.
+
+    Example:
+        >>> is_of_entropy("loss/entropy"), is_of_entropy("cross_entropy_loss")
+        (True, False)
+    """
+    words = re.split(r"[\W_]+", key.lower())
+    return any(map(_ENTROPY.fullmatch, words)) and "cross" not in words
 
 
 def _some(tags: Sequence[str], best: str) -> str:

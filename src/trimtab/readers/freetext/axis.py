@@ -19,6 +19,7 @@ _MAX_FALLS = 0.02
 _MIN_DISTINCT = 0.5
 _FULL = 0.95
 _MIN_FALLS = 2
+_FEW = 8
 
 
 @dataclass(frozen=True)
@@ -136,6 +137,11 @@ def _step_or_inner(
     num_falls = int(np.count_nonzero(falls))
     if epoch is not None and num_falls:
         turns = np.diff(epoch[1].values) > 0
+        # An epoch that is another one in each row counts them itself, and what has no total, such
+        # as the length of an episode, is no place in it.
+        alone = ("total", f"of {field.key}") not in rows.columns
+        if alone and rows.num > _FEW and np.count_nonzero(turns) >= _MIN_SHARE * len(turns):
+            return None
         # 0.6 as `table_axis` has it: restarts and torn epochs break some turns.
         if np.count_nonzero(falls & turns) >= 0.6 * num_falls:
             return _inside_epoch(field, column, epoch, rows)
@@ -241,12 +247,15 @@ def _carried(rows: TextRows, others: Sequence[Shape]) -> RowAxis | None:
         if f.kind == "step" or f.key == PROGRESS_BAR
     }
     for kind, name in sorted(counts):
-        side = gather([s for s in others if any((f.kind, f.key) == (kind, name) for f in s.fields)])
+        mine = [s for s in others if any((f.kind, f.key) == (kind, name) for f in s.fields)]
+        side = gather(mine)
         column = side.columns.get((kind, name))
         if column is None or side.num < _MIN_DISTINCT * rows.num or not _is_count(column, side.num):
             continue
         field = side.fields[kind, name]
-        for place, distance in _nearby(rows.lines, side.lines, column.values):
+        for place, distance in _nearby(
+            rows.lines, side.lines, column.values, are_headings=_are_headings(mine)
+        ):
             change = np.diff(place)
             # A step that stands still over many losses belongs to something else on that line.
             if np.count_nonzero(change > 0) < 0.75 * len(change):
@@ -260,28 +269,42 @@ def _carried(rows: TextRows, others: Sequence[Shape]) -> RowAxis | None:
 
 
 def _carried_epoch(rows: TextRows, others: Sequence[Shape]) -> tuple[str, Column] | None:
-    side = gather([s for s in others if any(f.kind == "epoch" for f in s.fields)])
+    mine = [s for s in others if any(f.kind == "epoch" for f in s.fields)]
+    side = gather(mine)
     for f, column in side.of_kind("epoch"):
         values = column.values[column.present]
         if len(values) < 2 or not np.all(np.isfinite(values)):
             continue
         if np.count_nonzero(np.diff(values) < 0) > 3:
             continue
-        for place, _ in _nearby(rows.lines, side.lines[column.present], values):
+        for place, _ in _nearby(
+            rows.lines, side.lines[column.present], values, are_headings=_are_headings(mine)
+        ):
             everywhere = np.ones(rows.num, dtype=np.bool_)
             if np.ptp(place) > 0:
                 return f.key, Column(place, everywhere)
     return None
 
 
+def _are_headings(shapes: Sequence[Shape]) -> bool:
+    """Whether lines hold a count and nothing behind it, as `Epoch 3/10` over what belongs to it."""
+    return not any(s.ends_in_words or any(f.kind == "signal" for f in s.fields) for s in shapes)
+
+
 def _nearby(
-    lines: NDArray[np.int64], at: NDArray[np.int64], values: NDArray[np.float64]
+    lines: NDArray[np.int64],
+    at: NDArray[np.int64],
+    values: NDArray[np.float64],
+    *,
+    are_headings: bool,
 ) -> list[tuple[NDArray[np.float64], float]]:
     """Return the values on the line before and on the line after, with their usual distances."""
     before = np.searchsorted(at, lines, side="right") - 1
     after = np.searchsorted(at, lines, side="left")
     result = []
-    if len(at) > 1 and before[0] < 0 <= before[-1] and after[-1] == len(at):
+    # A log that begins with what its first line counted, from 0 or 1 on, has its counts behind.
+    cut = are_headings and len(at) > 1 and values[0] > max(1.0, values[1] - values[0])
+    if len(at) > 1 and before[0] < 0 <= before[-1] and (cut or after[-1] == len(at)):
         # An excerpt that begins behind its first header: what that counted is one step less.
         first = 2 * values[0] - values[1]
         place = np.where(before < 0, first, values[before])

@@ -31,7 +31,11 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
         looks_for="DeepSpeed-Chat lines (`epoch: 0|step: 1|ppo_ep: 1|act_loss: ...`)",
         pattern=rb"\|ppo_ep:\s*\d+\|act_loss:",
         # The actor is the model that is kept; the critic's loss lies on another scale.
-        keys={"act loss": _LOSS, "cri loss": None, "unsuper loss": None},
+        keys={
+            "act loss": _LOSS,
+            "cri loss": Meaning("signal", "value_loss"),
+            "unsuper loss": None,
+        },
     ),
     TextReader(
         name="llm.c",
@@ -79,8 +83,8 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
         looks_for="stable-baselines3 tables (`| total_timesteps | 2048 |`)",
         pattern=rb"\|\s+total_timesteps\s+\|\s*\d",
         keys={
-            "value loss": None,
-            "policy gradient loss": None,
+            "value loss": Meaning("signal", "value_loss"),
+            "policy gradient loss": Meaning("signal", "policy_loss"),
             "entropy loss": None,
             "n updates": None,
             "iterations": None,

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.readers.freetext.keys import (
+    SCORE_KEYS,
     UNIT_FACTORS,
     Meaning,
     bare_split,
+    counts_episodes,
     is_held_out,
     is_part,
     is_whole,
@@ -62,8 +64,13 @@ _MEASURE = re.compile(
     r"|[A-Za-z]{1,12}(?=/(?:s|sec|second)\b))(?:/[A-Za-z]+)?(?![\w/]))"
 )
 """A unit behind a number."""
-_WRAPPER = re.compile(r"(?<![\w.])(?:\w+\.)?(?:tensor|[Aa]rray|float\d*|Decimal)\([\s\[(]*\Z")
+_WRAPPER = re.compile(
+    r"(?<![\w.])(?:\w+\.){0,3}(?:[A-Za-z]{0,20}(?:[Tt]ensor|[Aa]rray)|b?float\d*|Decimal)\([\s\[(]*\Z"
+    r"|<(?:tf\.)?\w{0,20}Tensor: [^<>]{0,120}\bnumpy=[\s\[(]*\Z"
+)
 """The text around a number that is printed as an object."""
+_OF_OBJECT = re.compile(r"\b(?:device=['\"]?\w{1,12}:|shape=[\s(\[]*)\Z")
+"""What stands in front of a number that belongs to the object around the one before."""
 _SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
 _NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
 _TWO_SPLITS = re.compile(
@@ -93,6 +100,8 @@ _MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
 _MPI_RANK = re.compile(r"\]<std(?:out|err)>:?")
 _CELL = re.compile(r"\|\s*([^|]*[A-Za-z][^|]*?)\s*\|\Z")
+_LAST_CELL = re.compile(r"\A([^|]*[A-Za-z])\s*\|\Z")
+"""A name and the bar that parts it from the last number of a line: `Step 100: train loss | 2.5`."""
 _PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s*\{|(\})")
 _RANK_TAG = re.compile(
     r"(?<![A-Za-z])(?:rank|default|worker|proc)[ _]?(\d+)(?![\w])", re.IGNORECASE
@@ -171,6 +180,8 @@ class _LineParse:
         self.unread: dict[str, int] = {}
         self.letters: dict[str, int] = {}
         """Numbers of the line behind one letter that means something beside another."""
+        self.carried = -1, ""
+        """Which number has the key of the count in front of it, and the key."""
         self.num_leads = 0
         self.held_out = False
         self.num_searched = 0
@@ -188,6 +199,8 @@ class _LineParse:
             # A time of day is one token, so that its hours are not taken for a step.
             if _CLOCK_TOKEN.match(token):
                 continue
+            if "=" in left and _OF_OBJECT.search(left):
+                continue
             # Open MPI tags lines with [job,rank]<stdout>: the second number is the rank.
             if i == 1 and _MPI_RANK.match(self.literals[2]):
                 self._add(Field("rank", "rank", "rank", 1))
@@ -196,10 +209,21 @@ class _LineParse:
                 self._add(Field("total", f"of {self.result[-1].key}", "total", i))
                 continue
             key, explicit = self._key(left, i)
+            if not explicit and self._is_count_of_value(key, i):
+                self.carried = i + 1, key
+                key = ""
             field = self._field(key, i) if key else None
             if field is None:
                 field = self._attached(i)
-            if field is None and key and may_count(key):
+            of_bar = self.literals[i + 1].lstrip(" ").startswith("%")
+            if (
+                field is None
+                and i + 1 == len(self.numbers)
+                and (of_cell := _LAST_CELL.search(left))
+            ):
+                found = self._field(_last_segment(of_cell[1]), i)
+                field = found if found is not None and found.kind == "signal" else None
+            if field is None and key and may_count(key) and not of_bar:
                 field = Field("maybe-step", normalise(key), "count", i, 1.0, 2)
             if field is None and not explicit:
                 field = self._behind(i)
@@ -216,6 +240,7 @@ class _LineParse:
                 self.unread.setdefault(name, i)
         self._take_total()
         self._take_pair()
+        self._take_score()
         return tuple(self.result)
 
     def _take_pair(self) -> None:
@@ -223,6 +248,15 @@ class _LineParse:
         if self.letters.keys() >= _GAN_PAIR and not any(f.name == "loss" for f in self.result):
             for key, doubt in (("g", 10), ("d", 13)):
                 self._add(Field("signal", key, "loss", self.letters[key], 1.0, doubt))
+
+    def _take_score(self) -> None:
+        """Read `score` beside an episode as its return, where no reward is named."""
+        has_loss = any(f.name == "loss" for f in self.result)
+        counted = (f.key for f in self.result if f.kind in ("step", "maybe-step", "epoch"))
+        counts = counts_episodes(counted, has_loss=has_loss)
+        score = next((k for k in SCORE_KEYS if k in self.unread), None)
+        if counts and score is not None and all(f.name != "reward" for f in self.result):
+            self._add(Field("signal", score, "reward", self.unread.pop(score), 1.0, 2))
 
     def _take_total(self) -> None:
         """Read `total` beside at least two parts of a loss as the loss, where no other is named."""
@@ -235,6 +269,8 @@ class _LineParse:
 
     def _key(self, left: str, i: int) -> tuple[str, bool]:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
+        if i == self.carried[0]:
+            return self.carried[1], True
         if i and _NUMBER_IN_KEY.match(left):
             left = self.literals[i - 1] + self.numbers[i - 1] + left
         elif (
@@ -252,6 +288,17 @@ class _LineParse:
         key, explicit = _key_of(left, first=i <= self.first_bar)
         both = _TWO_SPLITS.fullmatch(key)
         return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
+
+    def _is_count_of_value(self, key: str, i: int) -> bool:
+        """Whether a whole number between a loss and its value counts it: `Train loss 12 2.51`."""
+        if not key or i + 1 >= len(self.numbers) or not self.numbers[i].isdecimal():
+            return False
+        if self.literals[i + 1].strip() not in ("", ":"):
+            return False
+        if not re.search(r"[.eE]|nan|inf", self.numbers[i + 1], re.IGNORECASE):
+            return False
+        found, _ = self._meaning(key, i)
+        return found is not None and found.name in ("loss", "val_loss")
 
     def _add(self, field: Field) -> None:
         # The first of a key: `loss: 2.5 (2.7)` and tables of means repeat it behind.

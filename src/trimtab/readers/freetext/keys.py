@@ -6,7 +6,7 @@ word makes the meaning less sure (`doubt`).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -18,10 +18,12 @@ from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "MEAN_NOTE",
+    "SCORE_KEYS",
     "STEP_KEYS",
     "Kind",
     "Meaning",
     "bare_split",
+    "counts_episodes",
     "is_adversarial",
     "is_bare",
     "is_held_out",
@@ -31,6 +33,7 @@ __all__ = [
     "meaning",
     "names_mean",
     "rises",
+    "without_number_word",
     "without_trailing",
 ]
 
@@ -91,6 +94,18 @@ STEP_KEYS = (
 )
 """Names of the step, the surest first."""
 _SQUEEZED_STEPS = {key.replace(" ", ""): key for key in STEP_KEYS if " " in key}
+SCORE_KEYS = (
+    "score",
+    "total score",
+    "episode score",
+    "ep score",
+    "last score",
+    "scores",
+    "average score",
+    "avg score",
+    "mean score",
+)
+"""What an agent's return is called beside its episode; elsewhere it may be a score of any kind."""
 _EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
 _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
 _HELD_OUT = frozenset(
@@ -247,6 +262,9 @@ _TRAILING = re.compile(
     r"\s+(?:is|was|of|at|now|to|(?:so|this) far|(?:for|in|of|over) (?:this|the|each) "
     r"(?:epoch|iteration|batch|step|interval))$"
 )
+_NUMBER_WORD = re.compile(
+    r"(?P<what>\b(?:epoch|step|iter|iteration|update|episode|batch))(?: (?:nr|no|num|number)\.?| ?#)$"
+)
 _ASIDE = re.compile(
     r"\s*[(\[](?P<words>[^()\[\]]*\b(?:avg|average[d]?|mean|running|smoothed|moving|last|past|over)"
     r"\b[^()\[\]]*)[)\]]"
@@ -269,7 +287,9 @@ _ADVERSARIAL = re.compile(
     r"|(?:cyc(?:le)?|idt)[ /][ab]|generator|discriminator|critic|errg|errd"
 )
 """Losses of adversarial trainers, named by the net: `G_GAN`, `D_real`, `errG`, `cycle_A`."""
-_CRITIC = frozenset({"d", "disc", "dis", "discriminator", "critic", "lossd", "dloss"})
+_CRITIC = frozenset(
+    {"d", "disc", "dis", "discriminator", "critic", "lossd", "dloss", "errd", "cri", "vf"}
+)
 _ADVERSARIAL_ORDER = (
     r"(?:err|loss)[ _]?g|g ?loss|g[ /](?:total|loss)|generator|errg",
     r"g[ /](?:gan|adv|a|b)",
@@ -340,6 +360,18 @@ def is_adversarial(key: str) -> bool:
     return normalise(key) in ("g", "d") or _ADVERSARIAL.fullmatch(normalise(key)) is not None
 
 
+def counts_episodes(keys: Iterable[str], *, has_loss: bool) -> bool:
+    """Whether one of the counts of a row is of an agent's episodes.
+
+    `ep` is one only where no loss is logged: beside a loss it may be an epoch.
+    """
+    words = [normalise(key).split() for key in keys]
+    return any(
+        len(w) <= 2 and (w[-1:] in (["episode"], ["episodes"]) or (w == ["ep"] and not has_loss))
+        for w in words
+    )
+
+
 def is_held_out(text: str) -> bool:
     """Whether a piece of text is about validation data."""
     return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
@@ -363,6 +395,16 @@ def without_trailing(text: str) -> str:
     return text
 
 
+def without_number_word(text: str) -> str:
+    """Return the name of a count without the word that says so: `epoch nr`, `iteration #`.
+
+    Example:
+        >>> without_number_word("epoch nr."), without_number_word("loss no.")
+        ('epoch', 'loss no.')
+    """
+    return _NUMBER_WORD.sub(r"\g<what>", text)
+
+
 def is_of_critic(key: str) -> bool:
     """Whether a loss is that of an adversary, not of the net that is trained against it."""
     return not _CRITIC.isdisjoint(re.split(r"[\W_]+", key.lower()))
@@ -379,6 +421,7 @@ def meaning(key: str) -> Meaning | None:
     text = normalise(key)
     if _FILE_NAME.search(text):
         return None
+    text = without_number_word(text)
     aside = _ASIDE.search(text) if len(text) <= _MAX_KEY_LENGTH else None
     if aside is not None:
         # A mean by what stands behind it reads as a mean by its name.

@@ -19,6 +19,7 @@ from trimtab.readers.freetext.few_lines import are_records
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.freetext.keys import Kind, Meaning
 from trimtab.readers.freetext.resolve import settle
+from trimtab.readers.freetext.row_times import seconds_per_epoch
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.numbers import shown
@@ -35,7 +36,11 @@ _ANY_LOSS = (
     rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon)[ :=\t]{1,9}(?:-?\d*\.\d|nan|inf)"
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
-_ANY_REWARD = re.compile(r"\breward\W{1,4}-?\d", re.IGNORECASE)
+_ANY_REWARD = re.compile(
+    r"\brewards?\W{1,4}-?\d|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d|\bep(?:isode)?\b[^\n]{0,80}\b(?:score|return)\W{1,4}-?\d"
+    r"|\b(?:score|return)\W{1,4}-?\d[^\n]{0,80}\bepisode\b",
+    re.IGNORECASE,
+)
 _FEWEST_REWARDS = 10
 """Of an agent that logs no loss: as many rewards as make a record."""
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
@@ -99,6 +104,7 @@ class TextReader:
             self.name,
             known_format=bool(self.pattern),
             are_records=partial(are_records, path),
+            seconds_per_epoch=partial(seconds_per_epoch, path),
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))

@@ -1,6 +1,6 @@
 """Shapes of a text -> RunRecord: which key is the loss, what counts the rows, what joins them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -11,11 +11,17 @@ from trimtab.errors import ReadError
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
+from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
-from trimtab.readers.part_losses import BROKEN_PARTS, watch_parts
+from trimtab.readers.part_losses import (
+    BROKEN_PARTS,
+    name_latent,
+    named_parts,
+    watch_parts,
+)
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.tags import parts_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers
@@ -36,12 +42,17 @@ _FAR_LINES = 30
 _REACH = 4
 _MIN_FULL = 0.02
 """A signal on lines of its own counts from this share of the rows on."""
+_MIN_BESIDE = 0.8
+"""Share of the rows that have a loss on a line nearby from which that is a part of the record."""
 _MAX_AGAIN = 0.02
 _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
 _MIN_BEYOND = 0.1
 """Share of the rows from which losses under another key, before or behind them, are told."""
 _HELD_OUT = ("val_loss", "perplexity")
+_TIMES = frozenset({"step_time_s", "throughput"})
+_MIN_WHOLE = 0.8
+"""Share of the rows that are one epoch each, from which their times are those of epochs."""
 
 
 def settle(
@@ -51,6 +62,7 @@ def settle(
     *,
     known_format: bool,
     are_records: AreRecords,
+    seconds_per_epoch: SecondsPerEpoch,
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -60,6 +72,7 @@ def settle(
         format_name: Name of the reader.
         known_format: Whether the text is of a format with a name; else notes say what was guessed.
         are_records: Asked of lines too few to be believed by their number.
+        seconds_per_epoch: Asked where each row is an epoch and says nothing of its time.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -81,6 +94,7 @@ def settle(
             f"{source}: {why}; looked for lines that repeat with a loss (`step 10 loss 2.5`, "
             f"`key: value`, tables with a header); give a training log; {NAME_IT}"
         )
+    draft.take_times(seconds_per_epoch)
     return draft.record(source, format_name, known_format=known_format)
 
 
@@ -104,6 +118,20 @@ class _Draft:
         """Doubt of the loss key and of the axis."""
         field = self.rows.fields["signal", self.key]
         return field.doubt + self.position.doubt
+
+    def take_times(self, seconds_per_epoch: SecondsPerEpoch) -> None:
+        """Take the times on the lines where each is an epoch, and none says how long it took."""
+        place = self.position.place
+        whole = np.count_nonzero(np.diff(place) == 1) >= _MIN_WHOLE * (len(place) - 1)
+        timed = {f.name for s in self.others for f in s.fields} | {
+            f.name for f, _ in self.rows.of_kind("signal")
+        }
+        if self.position.axis != "epoch" or not whole or timed & _TIMES:
+            return
+        seconds = seconds_per_epoch(self.rows.lines, place)
+        if seconds is not None:
+            self.signals["step_time_s"] = seconds
+            self.notes.append(EPOCH_TIMES_NOTE)
 
     def record(self, source: str, format_name: str, *, known_format: bool) -> RunRecord:
         self._take_signals()
@@ -175,18 +203,50 @@ class _Draft:
                 continue
             self.signals[name], self.keys[name] = column, field.key
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
+        if self.name == "loss":
+            columns |= self._losses_nearby(columns)
         for name, key in parts_of(columns, self.key).items():
             self.signals[name], self.keys[name] = columns[key], key
         parts = {
             k: c for k, c in columns.items() if k not in self.keys.values() and not names_mean(k)
         }
+        named = named_parts(columns)
+        for name, key in named.items():
+            if name not in self.signals:
+                self.signals[name], self.keys[name] = columns[key], key
+        name_latent(self.signals, self.keys)
         if BROKEN_PARTS in self.signals or self.name != "loss":
             return
         known = True if is_whole(self.key) else None
-        found = watch_parts(self.key, columns[self.key], parts, self.notes, is_whole=known)
+        found = watch_parts(
+            self.key, columns[self.key], parts, self.notes, is_whole=known, judged=named.values()
+        )
         self.watched = found.keys
         if found.broken is not None:
             self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
+
+    def _losses_nearby(self, known: Collection[str]) -> dict[str, Column]:
+        """Return other losses of records that take several lines, one value for each row."""
+        keys = [
+            f.key
+            for s in self.others
+            for f in s.fields
+            if f.kind == "signal" and f.name == "loss" and f.key not in known
+        ]
+        found: dict[str, Column] = {}
+        for key in dict.fromkeys(keys):
+            side = gather(
+                [
+                    s
+                    for s in self.others
+                    if any((f.kind, f.key) == ("signal", key) for f in s.fields)
+                ]
+            )
+            where = np.searchsorted(self.rows.lines, side.lines, side="right") - 1
+            column = self._laid(side.columns["signal", key].values, where, None)
+            if column is not None and column.present.sum() >= _MIN_BESIDE * self.rows.num:
+                found[key] = column
+        return found
 
     def _merged(self) -> tuple[NDArray[np.float64], dict[str, Column]]:
         """Return steps and columns of the main rows and of validation rows between them."""
@@ -288,6 +348,16 @@ class _Draft:
         own: NDArray[np.float64] | None,
     ) -> None:
         """Put values on other lines into the rows of the same step, or into the row before."""
+        column = self._laid(values, where, own)
+        if column is not None:
+            self.signals[name], self.keys[name] = column, key
+
+    def _laid(
+        self,
+        values: NDArray[np.float64],
+        where: NDArray[np.intp],
+        own: NDArray[np.float64] | None,
+    ) -> Column | None:
         place = self.position.place
         num = len(place)
         target = where.copy()
@@ -300,15 +370,15 @@ class _Draft:
         elif len(values) > 1.5 * num or len(values) < 0.5 * num or where[0] < 0:
             behind = where + 1
             if len(values) > 1.5 * num or len(values) < 0.5 * num or behind[-1] >= num:
-                return
+                return None
             target = behind
         good = (target >= 0) & (target < num)
         if np.count_nonzero(good) < max(0.5 * len(good), 2.0, _MIN_FULL * num):
-            return
+            return None
         column = Column(np.full(num, np.nan), np.zeros(num, dtype=np.bool_))
         column.values[target[good]] = values[good]
         column.present[target[good]] = True
-        self.signals[name], self.keys[name] = column, key
+        return column
 
     def _notes_on_values(self) -> None:
         loss = self.signals.get("loss")
@@ -437,7 +507,9 @@ def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
     wanted = ("lr", "grad_norm", "loss_scale", "val_loss", "reward")
     counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
     for name in wanted:
-        found = choose_main(counting, name)
+        # An agent is counted by its episodes, too, and may say so on a line nearby.
+        of_agent = name == "reward"
+        found = choose_main(shapes if of_agent else counting, name)
         if found is None:
             continue
         key, main = found
@@ -445,7 +517,8 @@ def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
             continue
         draft = _draft(key, name, main, shapes)
         repeated = draft.rows.num >= _MIN_REPEATS * draft.rows.num_skeletons
-        if draft.position.axis == "step" and repeated and draft.rows.num >= _MIN_ROWS_BY_PLACE:
+        counted_by = ("step", "epoch") if of_agent else ("step",)
+        if draft.position.axis in counted_by and repeated and draft.rows.num >= _MIN_ROWS_BY_PLACE:
             draft.notes.append("no training loss is logged")
             return draft
     return None

@@ -10,6 +10,7 @@ from trimtab.readers.freetext.key_values import Field
 from trimtab.readers.freetext.keys import is_of_critic
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.numbers import counted
+from trimtab.readers.tags import is_of_entropy
 from trimtab.readers.writers import RANKS_NOTE
 from trimtab.record import Column
 
@@ -96,11 +97,11 @@ def choose_main(shapes: Sequence[Shape], name: str = "loss") -> tuple[str, list[
     most = max(counts.values())
     frequent = [k for k, n in counts.items() if n >= _SIDE_SHARE * most]
 
-    def merit(key: str) -> tuple[int, bool, bool, bool, int]:
+    def merit(key: str) -> tuple[bool, int, bool, bool, bool, int]:
         stepless = 2 * with_step[key] < counts[key]
         # `_is_flat` gathers columns, so it is asked only where there is a choice.
         flat = len(frequent) > 1 and _is_flat(shapes, key)
-        return doubts[key], stepless, flat, is_of_critic(key), -counts[key]
+        return is_of_entropy(key), doubts[key], stepless, flat, is_of_critic(key), -counts[key]
 
     best = min(frequent, key=merit)
     found = [s for s in shapes if any(f.key == best and f.name == name for f in s.fields)]

@@ -77,6 +77,8 @@ class Shape:
     """Row after row, one value per field."""
     num_skeletons: int = 0
     """How many wordings of the line there were; free prose never repeats one."""
+    ends_in_words: bool = False
+    """Whether a wording goes on behind its last number: `Epoch 5 finished`, not `Epoch 5/10`."""
 
     def table(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return line numbers [n] and values [n, n_fields]."""
@@ -185,7 +187,7 @@ class Shapes:
             try:
                 plan = plans[skeleton]
             except KeyError:
-                plan = self._learn(skeleton, parts)
+                plan = self._learn(skeleton, parts, line)
             if plan is not None:
                 if broken:
                     self._see_broken(plan, parts, number)
@@ -250,7 +252,7 @@ class Shapes:
             del shape.values[-len(shape.fields) :]
         return longer
 
-    def _learn(self, skeleton: tuple[str, ...], parts: list[str]) -> _Plan | None:
+    def _learn(self, skeleton: tuple[str, ...], parts: list[str], line: str) -> _Plan | None:
         self._num_learnt += 1
         if self._num_learnt > _MAX_LEARNT:
             return None
@@ -264,12 +266,13 @@ class Shapes:
         if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
             shape = self._shape(fields)
             shape.num_skeletons += 1
+            shape.ends_in_words |= any(map(str.isalpha, skeleton[-1]))
             places = tuple((2 * f.index + 1 if f.index >= 0 else -1, f.factor) for f in fields)
             plan = _Plan(shape, places, {key: 2 * i + 1 for key, i in unread.items()})
         self._plans[skeleton] = plan
         if plan is None or all(f.kind != "signal" for f in fields):
             below = self._below
-            self._see_words(" ".join(parts))
+            self._see_words(line)
             if self._below != below:
                 del self._plans[skeleton]  # a heading: look again each time
         return plan
