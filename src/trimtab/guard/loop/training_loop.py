@@ -133,7 +133,8 @@ class TrainingLoop:
             whole: Go on through epochs and end the run at its end; False: stop after each epoch, as
                 the loop is a trainer's own.
         """
-        batches, interrupts = self._batches, self._interrupts
+        batches, interrupts, clock = self._batches, self._interrupts, self._parts.clock
+        clock.note_asked()
         # The row of the last step of an earlier loop may still be on the device.
         self._pending.settle(act=not batches.in_step)
         self.on_train_begin()
@@ -147,6 +148,7 @@ class TrainingLoop:
                     self._in_reading = True
                     self._edge.run("probes", self._own.keep)
                     yield batch
+                    clock.note_asked()
                     self._edge.run("probes", self._own.put_back)
                     self._in_reading = False
                     if batches.step_is_due:
@@ -155,6 +157,7 @@ class TrainingLoop:
                 if not self._recovery.busy and self._after.done and not batches.in_step:
                     break
                 interrupts.step_begins()
+                clock.note_fetch()
                 fetched = batches.fetch(
                     whole=whole, ends=self._ends_with_data and not self._recovery.busy
                 )
@@ -169,6 +172,7 @@ class TrainingLoop:
                 if self.probing:
                     self._edge.run("probes", self._own.keep)
                 yield self._brought_back(fetched[0])
+                clock.note_asked()
                 if self._own.active:
                     self._edge.run("probes", self._own.put_back)
                 batches.check_stepped()
