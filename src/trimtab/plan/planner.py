@@ -283,7 +283,8 @@ def _planned(case: _Case, name: str, diagnosis: Diagnosis) -> PlannedRemedy | No
         return None
     built = built or (name, {}, _because(name, diagnosis))
     remedy, values, why = built
-    flags = flags_for(case.framework, remedy, values)
+    # what begins anew loads nothing
+    flags = "" if values.get("start_over") else flags_for(case.framework, remedy, values)
     if values.get("checkpoint"):
         flags = located(flags, str(values["checkpoint"]))
     trap = TRAPS.get((dialect(case.framework), remedy), "") if flags else ""
@@ -329,13 +330,27 @@ def _roll_back(case: _Case) -> Built:
     elif choice.candidates:
         why.append("no checkpoint given lies before it")
     if choice.target is None:
-        values["before_step"] = choice.before if again is None else choice.at_most
-    if choice.further_back_than is not None:
-        values["further_back_than"] = choice.further_back_than
+        before = choice.before if again is None else choice.at_most
+        if choice.further_back_than is not None:
+            before = min(before, choice.further_back_than)
+        if before <= _first_state(case.record):
+            values["start_over"] = True
+            why.append("nothing of this run lies that far back")
+        else:
+            values["before_step"] = before
     if len(choice.candidates) > 1:
         shown = (f"{c.checkpoint.step} ({c.score:.2f})" for c in choice.candidates[:5])
         why.append(f"candidates: {', '.join(shown)}")
     return ("roll-back" if again is None else "roll-back-further"), values, "; ".join(why)
+
+
+def _first_state(record: RunRecord) -> float:
+    """Return the step before which the run has no state; 0 where the log begins in mid-run."""
+    steps = np.unique(record.step[np.isfinite(record.step)])
+    if not len(steps):
+        return 0.0
+    spacing = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
+    return float(steps[0]) if steps[0] <= max(spacing, 1.0) else 0.0
 
 
 def _lower_lr(case: _Case) -> Built:
