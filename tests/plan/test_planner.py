@@ -345,7 +345,7 @@ def failed_again(*, resumed_at: int, first: int = 1) -> Plan:
     record = builder.build()
 
     def fell(attempt: str, onset: int) -> Incident:
-        row = int(np.flatnonzero((record.step == onset))[0 if attempt == "1.0" else 1])
+        row = int(np.flatnonzero(record.step == onset)[0 if attempt == "1.0" else 1])
         return Incident(
             kind="divergence",
             attempt=attempt,
@@ -358,7 +358,9 @@ def failed_again(*, resumed_at: int, first: int = 1) -> Plan:
             headline="",
         )
 
-    return make_plan(record, fell("2.0", 239), led_by("poisoned-optimizer-state"), earlier=[fell("1.0", 240)])
+    return make_plan(
+        record, fell("2.0", 239), led_by("poisoned-optimizer-state"), earlier=[fell("1.0", 240)]
+    )
 
 
 def test_going_further_back_names_one_step_and_starts_over_where_nothing_lies_so_far_back() -> None:

@@ -141,6 +141,8 @@ class TrainingLoop:
         self._pending.loop_begins(own=whole)
         self._readings.loop_begins(own=whole)
         interrupts.watch()
+        outside = self._parts.optimizer_step.outside_steps
+        outside.watch()
         try:
             while not self._shutdown.ended:
                 if self._readings.active or self._begin_reading():
@@ -189,6 +191,7 @@ class TrainingLoop:
                 self._status.left(done=self._after.done)
             raise
         finally:
+            outside.release()
             self._in_reading = False
             interrupts.loop_left(in_step=interrupts.in_step and not whole)
             interrupts.release()
@@ -359,6 +362,8 @@ class TrainingLoop:
 
     def _look_at_settings(self) -> None:
         """Write down what changed since the last step that neither a schedule nor we have set."""
+        for text in self._parts.optimizer_step.outside_steps.take():
+            self._tell_once(text, about=text[:32])
         step = self._parts.state.counters.step + 1
         for change in self._parts.settings.before_update(step):
             self._after.tell_change(change)
