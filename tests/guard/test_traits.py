@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from tests.guard.tiny import events_of, guard_of, make
-from trimtab.guard.recording.environment import traits
+from trimtab.guard.loop.run_traits import traits
 from trimtab.guard.state.optimizers import OptimizerSet
 
 pytestmark = pytest.mark.torch

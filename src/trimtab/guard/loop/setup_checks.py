@@ -138,7 +138,7 @@ def check_belonging(
     trained = [p for one in members for p in _parameters_of(one)]
     known = {id(p): p for p in model.parameters()}
     # a stand-in for an engine shows partitions of its own, and keeps no state
-    plain = all(isinstance(m, torch.optim.Optimizer) and "state" in vars(m) for m in members)
+    plain = all("state" in vars(member) for member in members)
     masters = not {p.dtype for p in trained} <= {p.dtype for p in known.values()}
     if trained and known and plain and not masters and not any(id(p) in known for p in trained):
         raise ConfigError(

@@ -11,12 +11,8 @@ from trimtab.chronicle.journal_head import head_path, read_head
 from trimtab.chronicle.launch import write_launch
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ChronicleError, TrimtabError
-from trimtab.guard.recording.environment import (
-    embedding_dropout,
-    layout,
-    reproducibility,
-    traits,
-)
+from trimtab.guard.loop.run_traits import traits
+from trimtab.guard.recording.environment import embedding_dropout, layout, reproducibility
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import go_on_from
 from trimtab.guard.state.resume import Resumed, Resumption

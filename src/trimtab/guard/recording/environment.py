@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import random
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,20 +15,16 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from trimtab.errors import ConfigError
-from trimtab.guard.state.optimizers import has_moments, has_second_moment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["embedding_dropout", "layout", "reproducibility", "seed_all", "traits"]
+__all__ = ["embedding_dropout", "layout", "reproducibility", "seed_all"]
 
 _LARGEST_SEED = 2**32 - 1
 """NumPy accepts no larger seed."""
 
 _EMBEDDING_DROPOUTS = ("embd_pdrop", "embedding_dropout", "embed_dropout", "emb_dropout")
-
-_ATTENTION = re.compile(r"attention|attn|qkv|(?<![a-z])(?:[qkv]_proj|w[qkv]|to_[qkv])(?![a-z])")
-"""What modules of attention are called, or are within."""
 
 _WORKSPACE = ":4096:8"
 """CUBLAS_WORKSPACE_CONFIG with which cuBLAS is deterministic, from its documentation."""
@@ -113,20 +108,6 @@ def embedding_dropout(model: torch.nn.Module) -> dict[str, float]:
         if not found and any(isinstance(m, torch.nn.Embedding) for _, m in modules):
             found = [0.0]
     return {"embedding_dropout": max(found)} if found else {}
-
-
-def traits(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, str]:
-    """Return {"traits": ...}: what model and optimizer have that some remedies change.
-
-    Attention is known by the names of modules and of their classes.
-    """
-    names = (f"{name} {type(module).__name__}" for name, module in model.named_modules())
-    found = {
-        "attention": any(_ATTENTION.search(name.lower()) for name in names),
-        "moments": has_moments(optimizer),
-        "second-moment": has_second_moment(optimizer),
-    }
-    return {"traits": ", ".join(name for name, there in found.items() if there) or "none"}
 
 
 def _word(flag: object) -> str:
