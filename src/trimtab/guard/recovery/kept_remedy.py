@@ -102,7 +102,8 @@ def keep(
         JournalAction(step, remedy, values, commit.reason),
         incident_entry(case.incident, diagnosis, "explained", step),
         detail(
-            f"kept: {trial.name} · {case.seen_step - case.base.step} steps given up ·"
+            f"{'nothing held, least bad:' if commit.given_up else 'kept:'} {trial.name} ·"
+            f" {case.seen_step - case.base.step} steps given up ·"
             f" {diagnosis.top.title} ({diagnosis.top.confidence:.2f})"
         ),
         *_not_told_apart(trial),

@@ -98,6 +98,7 @@ from trimtab.plan.ladder import (
     GoBack,
     NextStep,
     Wait,
+    data_limit,
     is_ordered,
     next_step,
     ways,
@@ -501,7 +502,7 @@ def _advance(state: RecoveryState, case: Case, e: Surveyed) -> Result:
         target = case.base.step - step.times * distance
         state = replace(state, pending=GoingFurtherBack(step, e.standing))
         return state, (FindRestorePoint(target, or_oldest=True),)
-    step = _within_budget(state, case, step, e.standing)
+    step = _within_budget(state, case, step, e.standing, limit=data_limit(situation))
     if isinstance(step, Trial):
         sums = () if step.calm_steps else _sums(situation, step, e.step)
         state, more = _start_trial(state, case, step, older_target(state, case, e.oldest_step))
@@ -525,7 +526,7 @@ def _advance(state: RecoveryState, case: Case, e: Surveyed) -> Result:
 
 def _sums(situation: Situation, trial: Trial, step: int) -> tuple[Command, ...]:
     """Return the sum by which a branch comes next; none where one that held is only refined."""
-    if any(t.held for t in situation.trials):
+    if any(t.held and not t.only_asks for t in situation.trials):
         return ()
     left = ways(situation)
     leave = WeighedWay(name="leave it", cost=situation.stake_steps)
@@ -536,7 +537,7 @@ def _sums(situation: Situation, trial: Trial, step: int) -> tuple[Command, ...]:
 
 
 def _within_budget(
-    state: RecoveryState, case: Case, step: NextStep, standing: Standing
+    state: RecoveryState, case: Case, step: NextStep, standing: Standing, *, limit: str
 ) -> NextStep:
     """Return the step; or, where its trial would exceed the budget, what to do instead."""
     # the first trial is always allowed: without one, going back was for nothing
@@ -557,10 +558,13 @@ def _within_budget(
         f"one more trial would pass the {allowed:.0%} of the "
         "effective steps that may be given up or spent on trials"
     )
-    held = [t for t in case.trials if t.held]
+    held = [t for t in case.trials if t.held and not t.only_asks]
     if held:
         return Commit(trial=case.tried[held[-1].name], reason=f"{held[-1].name} held; {spent}")
-    return GiveUp(reason=f"no trial held (tried: {', '.join(case.tried)}); {spent}")
+    shown = {t.name for t in case.trials if t.held}
+    tried = ", ".join(name for name in case.tried if name not in shown) or "nothing"
+    reason = f"no {'other ' * bool(shown)}trial held (tried: {tried}); {spent}"
+    return GiveUp(reason="; ".join(filter(None, (reason, limit))))
 
 
 def _leave_alone(state: RecoveryState, case: Case, reason: str, now: int) -> Result:
@@ -600,7 +604,7 @@ def _least_bad(case: Case, step: GiveUp) -> Commit | GiveUp:
         if row.effect is not None
         and row.effect.high < 0
         and math.isfinite(row.loss)
-        and not case.tried[row.name].older_state
+        and not case.tried[row.name].only_asks
     ]
     if not known:
         return step
