@@ -82,6 +82,8 @@ class GiveUp:
     """Leave the run as it is and only advise from now on."""
 
     reason: str
+    hopeless: bool = False
+    """Whether the run can only go on with NaN."""
 
 
 NextStep = Trial | Commit | GoBack | Wait | GiveUp

@@ -40,6 +40,7 @@ from trimtab.guard.recovery.commands import (
 )
 from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
 from trimtab.guard.recovery.data_probe import (
+    forward_fails,
     onset_sample,
     outliers,
     probe_sample,
@@ -427,6 +428,9 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
     if asked.after_probe:
         case = replace(case, low_precision=e.standing.low_precision)
         state = replace(state, case=case)
+        # another number format, or a setting that is put back, changes the forward pass itself
+        if forward_fails(case) and not (e.standing.low_precision or e.standing.changed):
+            return _leave(state, case, GiveUp(reason=_no_cure(case), hopeless=True))
         said = recounted(case)
         # where its factor is known, and matters to the update, it is divided out
         measured = any(c.factors_loss == "measured" for c in e.standing.changed)
@@ -453,6 +457,15 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
             return state, (*compared, *_suspect_no_longer(back, why, e.step), detail(why), *more)
     state, more = _advance(state, case, e)
     return state, (*cleared, *more)
+
+
+def _no_cure(case: Case) -> str:
+    base = case.base.step
+    return (
+        f"the forward pass gives NaN or Inf with every batch under the state of step {base}, also"
+        f" with those that were trained on from there (steps {base + 1}-"
+        f"{int(case.incident.onset) - 1}): no rate, no data and no older state changes that"
+    )
 
 
 def _clear(
@@ -801,7 +814,9 @@ def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirme
     if asked.asks:
         state, commands = stage(state, _request(case, asked.asks, e.step), why=why, step=e.step)
         return state, (*begun, *commands)
-    state, commands = give_up(state, ending.reason, e.step, seen_step=case.seen_step)
+    state, commands = give_up(
+        state, ending.reason, e.step, seen_step=case.seen_step, hopeless=ending.hopeless
+    )
     return state, (*begun, *commands)
 
 
