@@ -68,11 +68,28 @@ def part_of_it_frozen(s: Any) -> None:
     s.optimizer = torch.optim.SGD(s.model.output.parameters(), lr=0.1)
 
 
+class StandIn(torch.optim.Optimizer):
+    """Shows partitions of its own, as an adapter does for an engine; torch's init is left out."""
+
+    def __init__(self) -> None:
+        self.defaults = {}
+        self.param_groups = [{"params": [nn.Parameter(torch.zeros(3))], "lr": 0.1}]
+
+    @property
+    def state(self) -> Any:  # type: ignore[override]
+        return {}
+
+
+def stands_in_for_an_engine(s: Any) -> None:
+    s.scheduler = lr_scheduler.StepLR(s.optimizer, 10)
+    s.optimizer = StandIn()
+
+
 @pytest.mark.parametrize(
     "change",
     [
         *(one_of_a_loss, a_second_optimizer_of_a_loss, masters_in_float32, compiled),
-        *(within_a_wrapper, part_of_it_frozen),
+        *(within_a_wrapper, part_of_it_frozen, stands_in_for_an_engine),
     ],
 )
 def test_what_trains_the_model_among_others_is_taken(tmp_path: Path, change: Any) -> None:

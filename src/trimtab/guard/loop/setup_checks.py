@@ -137,10 +137,11 @@ def check_belonging(
     members = optimizers_in(optimizer)
     trained = [p for one in members for p in _parameters_of(one)]
     known = {id(p): p for p in model.parameters()}
-    # a stand-in for an engine shows partitions of its own, and keeps no state
-    plain = all("state" in vars(member) for member in members)
+    # what stands in for an engine's optimizer shows partitions of its own, and keeps no state
+    if not all("state" in vars(member) for member in members):
+        return
     masters = not {p.dtype for p in trained} <= {p.dtype for p in known.values()}
-    if trained and known and plain and not masters and not any(id(p) in known for p in trained):
+    if trained and known and not masters and not any(id(p) in known for p in trained):
         raise ConfigError(
             f"optimizer: none of the {len(trained)} parameters of {_names(members)} is one of the"
             f" {len(known)} of the model ({type(model).__name__}): guard.step() would train"
