@@ -566,8 +566,8 @@ def _incident(
     dating = _onsets(group, lead)
     if lead.kind == "held-out-worse":
         # What has jumped since the last good reading, and is not back, says when they got worse.
-        since = around.between(lead.onset_row, lead.onset_row + lead.grain_rows)
-        dating = [f for f in since if _dates_readings(f)] or dating
+        risen = around.between(lead.onset_row, lead.onset_row + lead.grain_rows)
+        dating = [f for f in risen if _dates_readings(f)] or dating
     onset = min(dating, key=lambda f: f.onset_row)
     worst = max(group, key=lambda f: severity_rank(f.severity)).severity
     last = _end(group)
