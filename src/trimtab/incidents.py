@@ -563,12 +563,21 @@ def _incident(
 ) -> Incident:
     """Return an episode; `places`: say where each of its kinds lies, which is the dear part."""
     lead = _lead(group)
-    onset = min(_onsets(group, lead), key=lambda f: f.onset_row)
+    dating = _onsets(group, lead)
+    if lead.kind == "held-out-worse":
+        # What has jumped since the last good reading, and is not back, says when they got worse.
+        risen = around.between(lead.onset_row, lead.onset_row + lead.grain_rows)
+        dating = [f for f in risen if _dates_readings(f)] or dating
+    onset = min(dating, key=lambda f: f.onset_row)
     worst = max(group, key=lambda f: severity_rank(f.severity)).severity
     last = _end(group)
     # when such a change came is known to the row: what else was odd before did not lead to it
     known = lead.kind == "setting-jump"
     precursors = () if known else _precursors(onset.onset_row, group, around, record)
+    if lead.kind == "held-out-worse":
+        # A good reading came after what lasts for longer; only one right before it is too early.
+        since = lead.onset_row - lead.grain_rows
+        precursors = [f for f in precursors if f.onset_row >= since]
     first = min(precursors, key=lambda f: f.onset_row) if precursors else None
     taken = set(map(id, group))
     members = [*group, *(f for f in precursors if id(f) not in taken)]
@@ -664,11 +673,26 @@ def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
         return (lead,)
     dating = [f for f in group if lead.signal != "loss" or f.signal == "loss"]
     if lead.kind == "held-out-worse":
-        # One batch whose loss was high did not make the weights worse.
-        dating = [f for f in dating if f.kind != "batch-outlier"]
+        # One batch whose loss was high did not make the weights worse, nor did what began before
+        # the last good reading, however long it has lasted since.
+        dating = [
+            f
+            for f in dating
+            if f.kind != "batch-outlier"
+            and (f is lead or 0 <= f.onset_row - lead.onset_row < lead.grain_rows)
+        ]
+        sooner = [f for f in dating if f.grain_rows == 1]
+        return sooner or (lead,)
     # What a jump of a setting did begins after it.
     dating = [f for f in dating if f.kind != "setting-jump" or lead.kind == f.kind]
     return [f for f in dating if f.grain_rows == 1] or dating
+
+
+def _dates_readings(f: Finding) -> bool:
+    """Whether a finding tells when weights got worse that are read now and then."""
+    jumped = f.kind in ("spike", "unrecovered-spike", "shift", "non-finite")
+    lasts = f.end_row is None and not f.closed
+    return jumped and lasts and f.grain_rows == 1 and _topic(f) == "learning"
 
 
 def _speaks_within(f: Finding, first_row: int, stop: int) -> bool:

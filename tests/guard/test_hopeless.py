@@ -1,5 +1,6 @@
 """A run that can only produce NaN ends with exit code 3, and says which module it is."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -60,6 +61,36 @@ def test_nan_for_ever_names_the_module_and_exits_with_3(tmp_path: Path) -> None:
     assert all(torch.isfinite(p).all() for p in s.model.parameters())
     assert [e for e in events_of(run, "decision") if e.data["what"] == "stop the run"]
     assert events_of(run, "end")[0].data["reason"] == "given up"
+    assert not [e for e in events_of(run, "outcome") if e.data.get("trial")]  # no rate can help
+    disabled = next(line for line in said if "automatic recovery disabled" in line)
+    assert (
+        "the forward pass gives NaN or Inf with every batch under the state of step 40" in disabled
+    )
+    assert disabled.endswith("; the run is stopped")
+
+
+@pytest.mark.slow
+def test_data_that_gives_nan_for_ever_is_no_sick_forward_pass(tmp_path: Path) -> None:
+    s = make(num_samples=1200)
+    policy = Policy(
+        trial_steps=12,
+        patience_steps=2,
+        snapshot_every_steps=10,
+        checkpoint_in_background=False,
+        max_wasted_share=4.0,
+    )
+    said: list[str] = []
+    s.loader.dataset.tokens[200:] = 0  # type: ignore[attr-defined]
+    guard = guard_of(s, tmp_path / "run", mode="act", steps=200, policy=policy, say=said.append)
+
+    def loop() -> None:
+        for batch in guard:
+            guard.backward(s.loss(batch) * (1.0 if batch.any() else torch.nan))
+            guard.step()
+
+    with contextlib.suppress(SystemExit):
+        loop()
+    assert not [line for line in said if "the forward pass gives NaN" in line]
 
 
 def test_observe_never_ends_a_run(tmp_path: Path) -> None:

@@ -1,27 +1,31 @@
 """Which rank the others wait for."""
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 from torch import Tensor
+from torch.utils.data import DataLoader
 
 from tests.guard.crowd import Crew, Job, run_crowd
-from tests.guard.tiny import events_of
+from tests.guard.tiny import Sequences, events_of, guard_of, make
 from trimtab.guard.distributed.rank_pace import PaceShare, RankPace
 
 pytestmark = pytest.mark.torch
 
 
-def told(own: np.ndarray, *, step_s: float = 0.1, data: np.ndarray | None = None) -> list[str]:
+def told(
+    own: np.ndarray, *, step_s: float = 0.1, data: np.ndarray | None = None, between: float = 0.0
+) -> list[str]:
     """Return what is told of own times [steps, ranks]; four ranks a host."""
     pace = RankPace()
     found: list[str] = []
     for i, times in enumerate(own):
         fetch = np.full(own.shape[1], 0.001) if data is None else data[i]
         shares = (
-            PaceShare(float(f), float(t), r // 4)
+            PaceShare(float(f), float(t), between, r // 4)
             for r, (f, t) in enumerate(zip(fetch, times, strict=True))
         )
         found += pace.see(tuple(shares), step_s)
@@ -60,6 +64,41 @@ def test_rank_pace_tells_data_starvation_from_a_slow_rank_and_takes_what_is_not_
     assert text == "training waits for data: 40% of a step is spent fetching the batch"
     own[:, 0] = np.nan
     assert told(own) == []
+
+
+class SlowSequences(Sequences):
+    """Takes its time for each sample."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        time.sleep(0.004)
+        return super().__getitem__(index)
+
+
+def steps_with_pace_told(
+    run: Path, loader: DataLoader[Tensor], after: Callable[[], object]
+) -> list[str]:
+    """Return what is noted of the pace of a loop that calls `after` after each step."""
+    s = make(num_samples=400)
+    s.loader = loader
+    guard = guard_of(s, run, mode="observe", steps=90)
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+        after()
+    texts = [str(e.data["text"]) for e in events_of(run, "note")]
+    return [t for t in texts if "of a step" in t]
+
+
+def test_only_the_fetch_is_waiting_for_data_and_time_after_a_step_is_the_loops_own(
+    tmp_path: Path,
+) -> None:
+    quick = DataLoader(Sequences(400), batch_size=4)
+    slow = DataLoader(SlowSequences(400), batch_size=4)
+    (own,) = steps_with_pace_told(tmp_path / "own", quick, lambda: time.sleep(0.02))
+    assert "between guard.step() and the next batch" in own
+    assert "for data" not in own
+    (data,) = steps_with_pace_told(tmp_path / "data", slow, lambda: None)
+    assert data.startswith("training waits for data: ")
 
 
 def slow_rank_1(crew: Crew, _step: int, loss: Tensor) -> Tensor:

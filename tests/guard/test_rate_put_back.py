@@ -184,6 +184,9 @@ def test_where_nothing_holds_the_least_bad_branch_goes_on_and_recovery_pauses(
     (kept,) = [a for a in guard.actions if "lower-lr" in str(a["remedy"])]
     assert "no trial held" in str(kept["why"])
     assert "the least bad branch: LR x " in str(kept["why"])
+    assert not [line for line in said if "kept:" in line]  # recovery is disabled with it
+    least = next(i for i, line in enumerate(said) if "nothing held, least bad: LR x " in line)
+    assert "automatic recovery disabled: no trial held" in said[least + 1]
     assert [e for e in events_of(run, "decision") if e.data["what"] == "stop acting"]
     assert guard.step_number == 130
     assert "in force: learning rate x " in said[-1]

@@ -345,7 +345,13 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     run = broken_run(tmp_path)
     s = make()
     s.model.output = torch.nn.Linear(24, 20)
-    s.optimizer = torch.optim.AdamW(make().optimizer.param_groups, lr=3e-3)
+    parameters = list(s.model.parameters())
+    groups = [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
+    ]
+    s.optimizer = torch.optim.AdamW(groups, lr=3e-3, foreach=True)
+    s.scheduler = SCHEDULES["lambda"](s.optimizer)
     with pytest.raises(ActError, match="does not fit this model"):
         guard_of(s, run, steps=60)
 

@@ -26,6 +26,7 @@ from trimtab.readers import read_run
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.testing import tr8_104b
 from trimtab.testing.curves import Fault, record_of, simulate_run
+from trimtab.vocabulary import Severity
 
 Floats = NDArray[np.float64]
 
@@ -587,6 +588,31 @@ def test_one_hard_batch_does_not_date_weights_that_got_worse() -> None:
     ]
     assert (incident.kind, incident.onset) == ("held-out-worse", 243.0)
     assert diagnose(record, incident).top.cause == "setting-changed"
+
+
+@pytest.mark.parametrize(
+    ("severity", "kind"), [("info", "spike"), ("warning", "spike"), ("warning", "shift")]
+)
+def test_weights_that_got_worse_are_dated_by_what_came_after_the_last_good_reading(
+    severity: Severity, kind: str
+) -> None:
+    norm = np.where(np.arange(400) < 60, 1.0, 3.0) + 700.0 * (np.arange(400) >= 250)
+    record = of({"loss": level(400), "activation_norm": norm})
+
+    def moved(row: int, value: float, severity: Severity, kind: str) -> Finding:
+        return finding_at(
+            record, detector=kind, kind=kind, signal="activation_norm", severity=severity,
+            row=row + 1, onset_row=row, value=value, expected=1.0, score=60.0, closed=False,
+            text="still up",
+        )  # fmt: skip
+
+    worse, older = read_later(320, 242, 320), moved(60, 3.0, severity, kind)
+    found = group_findings(record, [worse, older])
+    alone = next(i for i in found if i.kind == "held-out-worse")
+    assert (alone.onset, alone.first_step) == (243.0, 243.0)
+    found = group_findings(record, [worse, older, moved(250, 703.0, "info", "spike")])
+    jumped = next(i for i in found if i.kind == "held-out-worse")
+    assert (jumped.onset, jumped.first_step) == (251.0, 251.0)
 
 
 def test_a_level_that_was_accepted_before_is_no_first_sign() -> None:

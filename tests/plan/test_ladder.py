@@ -59,6 +59,7 @@ def outcome(trial: Trial, *, held: bool, loss: float = 3.0) -> TrialResult:
         skipped=trial.skip is not None,
         lr_factor=trial.lr_factor,
         lr_limit=trial.lr_limit,
+        only_asks=trial.only_asks,
     )
 
 
@@ -321,3 +322,37 @@ def test_next_step_asks_the_other_arms_where_too_much_data_stands_out_and_then_s
     first = next_step(situation(probe=BAD, planned_samples=4000))
     assert isinstance(first, Trial)
     assert first.skip is not None
+
+
+def test_where_the_run_holds_without_data_over_the_limit_the_limit_is_said_to_stand_in_the_way() -> (
+    None
+):
+    s = situation(probe=BAD, planned_samples=300, policy=Policy(mode="act"), clip=1.0)
+    tried, step = play(s, lambda t: (t.skip is not None, 3.0))
+    assert [t.over_limit for t in tried] == [True, False, False]
+    assert [t.arms for t in tried[1:]] == [("lower-lr",), ("lower-clip",)]
+    assert isinstance(step, GiveUp)
+    assert step.reason.startswith(
+        "no other trial held (tried: LR x 0.5, clip at 0.5); the limit on"
+    )
+    assert "without samples 1000-1039 the run holds" in step.reason
+    assert "13% of the planned data, the policy allows max_skip_share = 0.1" in step.reason
+    assert "raise it to 0.134, or call guard.skip_samples(1000, 1039, why=...)" in step.reason
+
+
+def test_what_holds_beside_a_branch_over_the_limit_is_kept_and_that_branch_never_is() -> None:
+    s = situation(probe=BAD, planned_samples=300, policy=Policy(mode="act"), clip=1.0)
+    _, step = play(s, lambda t: (t.skip is not None or t.lr_factor < 1, 3.0))
+    assert isinstance(step, Commit)
+    assert step.trial.name == "LR x 0.5"
+    assert "better than" not in step.reason
+
+
+def test_where_the_run_fails_without_that_data_the_limit_is_no_obstacle_and_all_arms_are_asked() -> (
+    None
+):
+    s = situation(probe=BAD, planned_samples=300, policy=Policy(mode="act"), clip=1.0)
+    tried, step = play(s, lambda _: (False, 9.0))
+    assert sum("lower-lr" in t.arms for t in tried) > 1
+    assert isinstance(step, GiveUp)
+    assert "stands in the way" not in step.reason

@@ -75,8 +75,7 @@ def test_tr8_goes_further_back_than_what_failed_and_halves_the_rate() -> None:
     plan = plan_tr8()
     assert [r.remedy for r in plan.remedies[:2]] == ["roll-back-further", "lower-lr"]
     back = plan.remedies[0]
-    assert back.values["further_back_than"] == 6210
-    assert back.values["before_step"] == 3700  # 4 x the 800 steps that failed, before 6900
+    assert back.values == {"before_step": 3700}  # 4 x the 800 steps that failed, before 6900
     assert "resumed at 6210 and failed sooner" in back.why
     lower = plan.remedies[1]
     assert lower.values == {"lr": 3e-5, "factor": 0.5}
@@ -333,3 +332,44 @@ def test_a_named_setting_is_put_back_first_and_no_restart_is_spoken_of(tmp_path:
     assert first.why.startswith("weight decay back to 0.01 (it is 10 since 20")
     assert "roll-back" in [r.remedy for r in plan.remedies[1:]]
     assert not any("restart" in REMEDY_BY_ID[r.remedy].title for r in plan.remedies)
+
+
+def failed_again(*, resumed_at: int, first: int = 1) -> Plan:
+    """Plan for a run that fell over at step 240, went back, and fell over again."""
+    builder = RecordBuilder("x", "megatron")
+    for i in range(first, 261):
+        builder.add(i, {"loss": 3.0 if i < 240 else 9.0})
+    builder.start_attempt(number="2.0", parent="1.0", parent_step=resumed_at)
+    for i in range(resumed_at + 1, 261):
+        builder.add(i, {"loss": 3.0 if i < 239 else 9.0})
+    record = builder.build()
+
+    def fell(attempt: str, onset: int) -> Incident:
+        row = int(np.flatnonzero(record.step == onset)[0 if attempt == "1.0" else 1])
+        return Incident(
+            kind="divergence",
+            attempt=attempt,
+            severity="critical",
+            onset_row=row,
+            onset=onset,
+            peak_row=row + 4,
+            peak=onset + 4,
+            signals=("loss",),
+            headline="",
+        )
+
+    return make_plan(
+        record, fell("2.0", 239), led_by("poisoned-optimizer-state"), earlier=[fell("1.0", 240)]
+    )
+
+
+def test_going_further_back_names_one_step_and_starts_over_where_nothing_lies_so_far_back() -> None:
+    back = step_of(failed_again(resumed_at=199), "roll-back-further")
+    assert back.values == {"before_step": 75.0}  # 4 x the 41 steps that failed
+    assert "resumed at 199 and failed sooner" in back.why
+    over = step_of(failed_again(resumed_at=60), "roll-back-further")
+    assert over.values == {"start_over": True}
+    assert "nothing of this run lies that far back" in over.why
+    assert over.flags == ""
+    excerpt = step_of(failed_again(resumed_at=199, first=150), "roll-back-further")
+    assert excerpt.values == {"before_step": 75.0}  # what lies before an excerpt is not known

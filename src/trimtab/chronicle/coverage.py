@@ -5,6 +5,7 @@ judged meanwhile, where the part works again. What was killed in between, or end
 fault that nothing follows.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,13 @@ class Coverage:
         """Whether all steps were judged, and the next one will be."""
         return not (self.gaps or self.degraded)
 
+    @property
+    def reasons(self) -> frozenset[str]:
+        """Why steps were not judged, and what is or was degraded, without where."""
+        faults = {f"{part} ({why})" for part, _, _, why in self.faults}
+        now = {re.sub(r" since step \d+", "", self.degraded)} if self.degraded else set[str]()
+        return frozenset({why for _, _, why in self.gaps} | faults | now)
+
     def text(self) -> str:
         """Return it as a clause; empty where all steps were judged and nothing is degraded."""
         parts: list[str] = []
@@ -74,6 +82,23 @@ class Coverage:
         if self.degraded:
             parts.append(f"degraded: {plain(self.degraded)}")
         return "; ".join(parts)
+
+    def brief(self) -> str:
+        """Return it in a few words, for who has read `text()`; empty where that is.
+
+        Example:
+            >>> told = Coverage(steps=9, gaps=((2, 4, "disk full"),), degraded="rows since step 2")
+            >>> told.text(), told.brief()
+            ('judged 6 of 9 steps; not judged: 2-4 (disk full); degraded: rows since step 2',
+             'judged 6 of 9 steps; degraded')
+        """
+        parts: list[str] = []
+        if self.gaps:
+            parts.append(f"judged {self.judged_steps} of {self.steps} steps")
+        if self.faults:
+            times = len(self.faults)
+            parts.append(f"degraded for a time{f', {times} times' * (times > 1)}")
+        return "; ".join([*parts, *(["degraded"] if self.degraded else [])])
 
     def to_json(self) -> dict[str, object]:
         """Return what `verdict.json` and `inspect --json` hold as `judged`."""

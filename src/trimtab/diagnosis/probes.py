@@ -37,6 +37,8 @@ class TrialResult:
     """What shares of the loss are taken of, nats per token; None: the expected loss."""
     skipped: bool = False
     """Whether the suspect data was left out."""
+    only_asks: bool = False
+    """Whether it cannot be kept, whatever came of it."""
     lr_factor: float = 1.0
     """Factor on the learning rate that the schedule asks for."""
     lr_limit: float | None = None

@@ -158,6 +158,7 @@ class Guard:
             count_tokens=count_tokens,
         )
         optimizer, scheduler = one_optimizer(optimizer), one_scheduler(scheduler)
+        setup_checks.check_belonging(model, optimizer, scheduler)
         policy = replace(policy, mode=mode) if mode is not None else policy
         setup_checks.check_arguments(
             *(optimizer, clip, steps, scheduler, accumulate),

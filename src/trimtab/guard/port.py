@@ -122,6 +122,7 @@ class TrainerPort:
         """
         self._guard = guard
         guard._readings.leave_loop()
+        guard._parts.optimizer_step.outside_steps.leave_loop()
 
     # -- order of the data --------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ __all__ = [
     "Situation",
     "Trial",
     "Wait",
+    "data_limit",
     "is_ordered",
     "next_step",
     "now_or_wait",
@@ -42,6 +43,9 @@ _WORKED, _SUSPECT, _REPLAY = 4.0, 1.5, 1.2
 evidence names, the replay where nothing else is suspected. Ours."""
 _LATER = (0.7, 0.8)
 """What the next of those that worked, or are named, weighs of the one before. Ours."""
+_STEADYING = ("put-back", "other-data", "lower-lr", "lower-clip")
+"""Arms that are asked where the data is to blame and may not be left out: what steadies an update
+may pass over it. A lower rate once: that deeper ones hold where it fails was never seen. Ours."""
 _OUTLIERS, _NO_OUTLIERS = 0.8, 0.16
 """Weight of leaving data out where batches stood out, and where none did. Ours."""
 
@@ -78,6 +82,8 @@ class GiveUp:
     """Leave the run as it is and only advise from now on."""
 
     reason: str
+    hopeless: bool = False
+    """Whether the run can only go on with NaN."""
 
 
 NextStep = Trial | Commit | GoBack | Wait | GiveUp
@@ -220,11 +226,12 @@ def next_step(s: Situation) -> NextStep:
             if spent:
                 break
             weighed = not held and not is_ordered(s) and s.policy.bisect != "always"
+            weighed = weighed and not trial.over_limit
             if weighed and not worth.get(_arm_of(trial), True):
                 continue  # it is expected to cost more than it recovers
             return trial
         # It separates causes and can never be kept, so whether it held does not end the search.
-        if trial.older_state:
+        if trial.only_asks:
             continue
         if held and not (result.held and _preferred(trial, result, held[-1][1], s.policy)):
             break
@@ -304,30 +311,53 @@ def ways(s: Situation) -> tuple[WeighedWay, ...]:
         WeighedWay(
             name=arm,
             chance=_weight(s, arm) / whole,
-            then=_keeping(s, arm) * s.stake_steps,
+            # what may not be kept shows a cause, and leaves the trouble as it was
+            then=(1.0 if _is_over_limit(s, arm) else _keeping(s, arm)) * s.stake_steps,
             otherwise=s.branch_steps + s.stake_steps,
         )
         for arm in left
     )
 
 
-def _too_much_data(s: Situation) -> str:
-    """Return why outlying data is not skipped; empty where nothing stands out or it may be."""
-    p = s.probe
-    # without a known length no share can be computed, so nothing is refused
-    if not _outliers(s) or s.planned_samples is None or _skip_range(s) is not None:
+def data_limit(s: Situation) -> str:
+    """Return why outlying data is not skipped; empty where nothing stands out or it may be.
+
+    Where a branch without that data held, this is what stands in the way of a recovery.
+    """
+    refused = _refused_range(s)
+    if refused is None or s.planned_samples is None:
         return ""
-    # `_outliers` is True only with a probe.
-    assert p is not None
-    first, last = p.first_sample, p.last_sample
-    if first is None or last is None:
-        return ""
+    first, last = refused
     share = (s.skipped_samples + last - first + 1) / s.planned_samples
+    told = f"samples {first}-{last} stand out, and leaving them out would make {share:.0%} of the"
+    if _blames_data(s):
+        told = (
+            f"the limit on data is what stands in the way: without samples {first}-{last} the run"
+            f" holds, and leaving them out would make {share:.0%} of the"
+        )
+    needed = math.ceil(1000 * share) / 1000
+    raised = f"raise it to {needed:g}" if needed <= 1 else "raise it"
     return (
-        f"samples {first}-{last} stand out, and leaving them out would make {share:.0%} of the"
-        f" planned data, the policy allows max_skip_share = {s.policy.max_skip_share:g}; raise"
-        f" it, or call guard.skip_samples({first}, {last}, why=...)"
+        f"{told} planned data, the policy allows max_skip_share = {s.policy.max_skip_share:g};"
+        f" {raised}, or call guard.skip_samples({first}, {last}, why=...)"
     )
+
+
+def _refused_range(s: Situation) -> tuple[int, int] | None:
+    """Return the samples that stand out and are more than may be left out; None: there are none."""
+    wanted = _wanted_range(s)
+    # without a known length no share can be computed, so nothing is refused
+    return wanted if _outliers(s) and wanted is not None and _skip_range(s) is None else None
+
+
+def _is_over_limit(s: Situation, arm: str) -> bool:
+    return arm == "other-data" and _refused_range(s) is not None
+
+
+def _blames_data(s: Situation) -> bool:
+    """Whether the run held without data that may not be left out."""
+    asked = {t.name for t in _data(s) if t.over_limit}
+    return any(t.held and t.name in asked for t in s.trials)
 
 
 def _ladder(s: Situation) -> Iterator[Trial]:
@@ -346,6 +376,8 @@ def _arms(s: Situation) -> tuple[str, ...]:
     if bisect == "never":
         asked = ("replay",) if _unexplained(s) else ()
         arms = tuple(a for a in arms if a in (*_CHEAP, *asked))
+    if _blames_data(s):
+        arms = tuple(a for a in arms if a in _STEADYING)
     if is_ordered(s):
         return in_order(arms, first=(*s.worked, *_suspected(s)))
 
@@ -459,12 +491,19 @@ def _data(s: Situation) -> Iterator[Trial]:
     skip = _skip_range(s)
     if skip is not None:
         yield Trial(name=f"without samples {skip[0]}-{skip[1]}", skip=skip)
+        return
+    refused = _refused_range(s)
+    if refused is not None and s.policy.bisect != "never":
+        name = f"without samples {refused[0]}-{refused[1]} (only to see: more than may be left out)"
+        yield Trial(name=name, skip=refused, over_limit=True)
 
 
 def _cuts(s: Situation) -> Iterator[Trial]:
     # data that stood out stays skipped in the cuts: a cut alone would have to survive it
     also = _skip_range(s) if _outliers(s) and s.may_skip else None
     plans = [(also, *how) for how in _factors(s)]
+    if _blames_data(s):
+        plans = plans[:1]
     if also is not None and _is_named(s):  # what is named is tried with all the data first
         plans.insert(0, (None, *plans[0][1:]))
     for also, factor, label in plans:
@@ -597,6 +636,15 @@ def _outliers(s: Situation) -> bool:
 
 
 def _skip_range(s: Situation) -> tuple[int, int] | None:
+    """Return the samples to leave out, where so much may be left out."""
+    skip = _wanted_range(s)
+    if skip is None or s.planned_samples is None:
+        return skip
+    would_skip = s.skipped_samples + skip[1] - skip[0] + 1
+    return skip if would_skip <= s.policy.max_skip_share * s.planned_samples else None
+
+
+def _wanted_range(s: Situation) -> tuple[int, int] | None:
     """Return the samples to leave out: those that stood out, else those of the window."""
     skip = s.window
     p = s.probe
@@ -609,10 +657,7 @@ def _skip_range(s: Situation) -> tuple[int, int] | None:
         skip = (p.first_sample, p.last_sample)
     if skip is not None and s.recurrences:  # leaving out so much did not help: twice as much
         skip = (skip[0], skip[0] + (skip[1] - skip[0] + 1) * 2**s.recurrences - 1)
-    if skip is None or s.planned_samples is None:
-        return skip
-    would_skip = s.skipped_samples + skip[1] - skip[0] + 1
-    return skip if would_skip <= s.policy.max_skip_share * s.planned_samples else None
+    return skip
 
 
 def _worth_comparing(kept: Trial, trial: Trial) -> bool:
@@ -648,7 +693,7 @@ def _why(s: Situation, trial: Trial, result: TrialResult) -> str:
         f"{s.kind}: {trial.name} held for {result.steps} steps "
         f"(loss {result.loss:.4g}, expected {result.expected_loss:.4g})"
     )
-    milder = [t for t in s.trials if t.held and t.name != trial.name]
+    milder = [t for t in s.trials if t.held and t.name != trial.name and not t.only_asks]
     weaker = [t for t in milder if _strength(t) > _strength(trial)]
     stronger = [t for t in milder if _strength(t) < _strength(trial)]
     if weaker:
@@ -662,10 +707,11 @@ def _why(s: Situation, trial: Trial, result: TrialResult) -> str:
 
 
 def _nothing_held(s: Situation, *, spent: bool) -> NextStep:
-    tried = ", ".join(t.name for t in s.trials) or "nothing"
-    refused = _too_much_data(s)
+    tried = ", ".join(t.name for t in s.trials if not (t.held and t.only_asks)) or "nothing"
+    refused = data_limit(s)
     if refused:  # an older state would meet the same data
-        return GiveUp(reason=f"no trial held (tried: {tried}); {refused}")
+        other = "other " * _blames_data(s)
+        return GiveUp(reason=f"no {other}trial held (tried: {tried}); {refused}")
     if spent:
         return GiveUp(
             reason=(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedies import only_failed
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.plan.rollback import CheckpointInfo, RollbackChoice, choose_target
-from trimtab.plan.traits import traits_of
+from trimtab.plan.traits import open_traits, traits_of
 from trimtab.record import RunRecord
 
 __all__ = ["make_plan", "small_init_std", "suggest_clip"]
@@ -121,16 +121,22 @@ def make_plan(
     case = _Case(record, incident, features, choice, framework or record.format)
     remedies: dict[str, PlannedRemedy] = {}
     has = traits_of(record, framework)
+    may_have = open_traits(record) - has
     for name in _own_cure_first(_wanted(diagnosis, incident, features), diagnosis, incident):
         # a remedy for Adam's beta2 says nothing to a run under SGD, and so on
-        if not has.issuperset(REMEDY_BY_ID[name].needs):
+        if not (has | may_have).issuperset(REMEDY_BY_ID[name].needs):
             continue
         if name == "exclude-node" and _one_rank(record):
+            continue
+        if name == "adam-beta2" and _beta2_is_low(record):
             continue
         if _ruled_out(name, features):
             continue
         planned = _planned(case, name, diagnosis)
         if planned is not None:
+            open_ = [_IF_OPEN[need] for need in REMEDY_BY_ID[name].needs if need in may_have]
+            if open_:
+                planned = replace(planned, why="; ".join(filter(None, (open_[0], planned.why))))
             # two causes may want one remedy; the more likely cause gave it first
             remedies.setdefault(planned.remedy, planned)
     # sorting is stable: within one time of use the order of the causes stays; what is known to have
@@ -151,6 +157,12 @@ def make_plan(
         ),
     )
 
+
+_IF_OPEN: Mapping[str, str] = {
+    "second-moment": "if the optimizer is Adam or a relative of it, which the log does not say",
+    "moments": "if the optimizer keeps moments, which the log does not say",
+}
+"""What is said of a remedy whose need is neither shown nor ruled out."""
 
 _SETTINGS_BACK = "restore-settings"
 
@@ -204,6 +216,17 @@ _LOWEST_CUT = 0.1
 
 def _lowest_cut(f: Features) -> float:
     return min((t.lr_factor for t in f.cuts), default=1.0)
+
+
+_LOW_BETA2 = 0.95
+"""What `adam-beta2` lowers it to."""
+
+
+def _beta2_is_low(record: RunRecord) -> bool:
+    """Whether the run logs a beta2 that is as low already."""
+    column = record.columns.get("beta2")
+    known = np.array([]) if column is None else column.values[np.isfinite(column.values)]
+    return bool(len(known)) and float(known[-1]) <= _LOW_BETA2
 
 
 def _one_rank(record: RunRecord) -> bool:
@@ -283,7 +306,8 @@ def _planned(case: _Case, name: str, diagnosis: Diagnosis) -> PlannedRemedy | No
         return None
     built = built or (name, {}, _because(name, diagnosis))
     remedy, values, why = built
-    flags = flags_for(case.framework, remedy, values)
+    # what begins anew loads nothing
+    flags = "" if values.get("start_over") else flags_for(case.framework, remedy, values)
     if values.get("checkpoint"):
         flags = located(flags, str(values["checkpoint"]))
     trap = TRAPS.get((dialect(case.framework), remedy), "") if flags else ""
@@ -329,13 +353,27 @@ def _roll_back(case: _Case) -> Built:
     elif choice.candidates:
         why.append("no checkpoint given lies before it")
     if choice.target is None:
-        values["before_step"] = choice.before if again is None else choice.at_most
-    if choice.further_back_than is not None:
-        values["further_back_than"] = choice.further_back_than
+        before = choice.before if again is None else choice.at_most
+        if choice.further_back_than is not None:
+            before = min(before, choice.further_back_than)
+        if before <= _first_state(case.record):
+            values["start_over"] = True
+            why.append("nothing of this run lies that far back")
+        else:
+            values["before_step"] = before
     if len(choice.candidates) > 1:
         shown = (f"{c.checkpoint.step} ({c.score:.2f})" for c in choice.candidates[:5])
         why.append(f"candidates: {', '.join(shown)}")
     return ("roll-back" if again is None else "roll-back-further"), values, "; ".join(why)
+
+
+def _first_state(record: RunRecord) -> float:
+    """Return the step before which the run has no state; 0 where the log begins in mid-run."""
+    steps = np.unique(record.step[np.isfinite(record.step)])
+    if not len(steps):
+        return 0.0
+    spacing = float(np.median(np.diff(steps))) if len(steps) > 1 else 1.0
+    return float(steps[0]) if steps[0] <= max(spacing, 1.0) else 0.0
 
 
 def _lower_lr(case: _Case) -> Built:

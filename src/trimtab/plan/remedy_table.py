@@ -139,6 +139,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="slower but more stable; the moments need a while to follow",
         undo="set it back",
         when="unsure",
+        needs=("second-moment",),
         worked=(Ev("BLOOM-176B", _BLOOM, "0.95 from the start; one spike in the whole run"),),
         failed=(
             Ev("104B", _LESSONS, "0.999 to 0.95 listed under what did not work"),
@@ -158,6 +159,7 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
         undo="set it back",
         when="unsure",
+        needs=("second-moment",),
         worked=(Ev("OLMo 2", "OLMo 2 report", "smaller: the grad norm settled sooner"),),
         failed=(Ev("OPT-175B", _OPT, "1e-8 to 1e-6: no effect seen, with a bug present"),),
     ),
@@ -274,6 +276,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a spike right after it is likely; warm the learning rate up again",
         undo="load the saved optimizer state",
         when="unsure",
+        needs=("moments",),
         failed=(
             Ev("104B", _TR8, "huge spike even with a hundred steps at rate 0"),
             Ev("Marin 32B", _MARIN, "relapsed"),

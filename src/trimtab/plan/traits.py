@@ -1,7 +1,9 @@
 """What a log shows its run to be: which remedies have something to act on.
 
 A remedy that changes attention is none for a critic's loss, and no loss scaler is reset where none
-is logged. A trait that nothing shows is taken as absent.
+is logged. A guarded run states what its model and its optimizer have. Of other runs a trait that
+nothing shows is taken as absent, but for those of the optimizer, which few logs name: these are
+open, and a remedy that needs one is worded so.
 """
 
 import re
@@ -10,7 +12,7 @@ from collections.abc import Iterable
 from trimtab.record import RunRecord
 from trimtab.signals.spans import has_value_other_than
 
-__all__ = ["traits_of"]
+__all__ = ["open_traits", "traits_of"]
 
 _LANGUAGE_FORMATS = (
     "megatron",
@@ -42,6 +44,15 @@ _ATTENTION_WORDS = re.compile(
     re.I,
 )
 _RECURRENT_WORDS = re.compile(r"lstm|(?<![a-z])(?:gru|rnn|rwkv|mamba)(?![a-z])", re.I)
+_OPTIMIZER_KEY = re.compile(r"(?<![a-z])optim(?:izer)?(?:[._ -]?(?:name|type|class))?$", re.I)
+_ADAM_WORDS = re.compile(r"adam|lamb(?![a-z])|(?<![a-z0-9])(?:adam_?)?beta_?2(?![0-9])", re.I)
+_OTHER_OPTIMIZERS = re.compile(r"sgd|lion|adagrad|rmsprop|momentum", re.I)
+"""Optimizers without Adam's second moment. Muon is none of them: it goes with AdamW."""
+_ADAM_SIGNALS = ("adam_v_l1", "adam_v_max", "adam_v_left", "adam_eps", "beta2")
+_STATED = "traits"
+"""Setting by which a guarded run says what its model and optimizer have."""
+_OF_OPTIMIZER = frozenset(("moments", "second-moment"))
+_SAID_BY_GUARD = frozenset(("attention", *_OF_OPTIMIZER))
 _HALF_WORDS = re.compile(r"(?<![a-z0-9])fp16(?![0-9])", re.I)
 
 
@@ -57,9 +68,10 @@ def traits_of(record: RunRecord, framework: str = "") -> frozenset[str]:
         >>> builder = RecordBuilder("critic.csv", "csv")
         >>> builder.add(1, {"loss": 0.5})
         >>> sorted(traits_of(builder.build())), sorted(traits_of(builder.build(), "megatron"))
-        ([], ['attention', 'language-model'])
+        ([], ['attention', 'language-model', 'moments', 'second-moment'])
     """
     found = set()
+    stated = _said_by_guard(record)
     name = f"{record.format} {framework}".lower()
     signals = set(record.columns)
     if (
@@ -78,7 +90,37 @@ def traits_of(record: RunRecord, framework: str = "") -> frozenset[str]:
     # bf16 runs print a constant scale of 1, which there is no scaler behind.
     if has_value_other_than(record, "loss_scale", whole, 1.0) or _says_half(record):
         found.add("loss-scale")
-    return frozenset(found)
+    if any(known in name for known in _LANGUAGE_FORMATS) or _has_adam(record):
+        found |= _OF_OPTIMIZER
+    return frozenset(found if stated is None else (found - _SAID_BY_GUARD) | stated)
+
+
+def open_traits(record: RunRecord) -> frozenset[str]:
+    """Return the traits of the optimizer that the log neither shows nor rules out."""
+    named = any(_OTHER_OPTIMIZERS.search(text) for text in _optimizers(record))
+    if named or _said_by_guard(record) is not None:
+        return frozenset()
+    return _OF_OPTIMIZER - traits_of(record)
+
+
+def _said_by_guard(record: RunRecord) -> frozenset[str] | None:
+    """Return what a guarded run states of its model and optimizer; None where none is stated."""
+    said = [a.settings[_STATED] for a in record.attempts if _STATED in a.settings]
+    return frozenset(" ".join(said).replace(",", " ").split()) & _SAID_BY_GUARD if said else None
+
+
+def _has_adam(record: RunRecord) -> bool:
+    optimizers = list(_optimizers(record))
+    if optimizers:
+        return any(_ADAM_WORDS.search(text) for text in optimizers)
+    named = any(_ADAM_WORDS.search(text) for text in _named(record))
+    return named or bool(set(record.columns) & set(_ADAM_SIGNALS))
+
+
+def _optimizers(record: RunRecord) -> Iterable[str]:
+    """Yield what settings call the optimizer."""
+    for attempt in record.attempts:
+        yield from (v for k, v in attempt.settings.items() if _OPTIMIZER_KEY.search(k))
 
 
 def _named(record: RunRecord) -> Iterable[str]:

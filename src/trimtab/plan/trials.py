@@ -202,6 +202,9 @@ class Trial:
     """Settings that changed without being announced: put back, and held there."""
     older_state: bool = False
     """Feed the data from a state before the restore point; such a branch is never kept."""
+    over_limit: bool = False
+    """Whether it leaves out more data than may be: it only shows whether the data is to blame, and
+    is never kept."""
     calm_steps: int = 0
     """Replay only so many steps, all before the first sign, to see how far this job repeats itself;
     such a branch is neither judged nor kept."""
@@ -248,6 +251,16 @@ class Trial:
             "optimizer-reset": self.rewarm_steps is not None,
         }
         return tuple(name for name, on in changed.items() if on) or ("replay",)
+
+    @property
+    def only_asks(self) -> bool:
+        """Whether it separates causes, and is never kept.
+
+        Example:
+            >>> Trial(name="x", older_state=True).only_asks, Trial(name="x", skip=(0, 7)).only_asks
+            (True, False)
+        """
+        return self.older_state or self.over_limit
 
     @property
     def unchanged(self) -> bool:

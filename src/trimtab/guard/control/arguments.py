@@ -122,7 +122,7 @@ def run_folder(run: object) -> Path:
     """Return the run directory that is meant.
 
     Raises:
-        ConfigError: It is no path, an empty one, or one that this file system cannot have.
+        ConfigError: It is no path, an empty one, one that this file system cannot have, or a file.
     """
     if not isinstance(run, str | os.PathLike) or not os.fspath(run):
         raise ConfigError(
@@ -138,6 +138,13 @@ def run_folder(run: object) -> Path:
         raise ConfigError(
             f"run is {shown(run)}, which can be no folder here ({what}); choose another name"
         ) from error
+    there = next((p for p in (path, *path.parents) if p.exists()), path)
+    if there.exists() and not there.is_dir():
+        lies = "a file" if there == path else f"within {shown(str(there))}, which is a file"
+        raise ConfigError(
+            f"run is {shown(run)}, {lies}; expected a folder of the run's own, which may not exist"
+            ' yet, such as "runs/tiny"'
+        )
     return path
 
 

@@ -1,6 +1,7 @@
 """Which rank the others wait for, from what each needs before its first collective of a step.
 
-own[rank] = time to fetch its batch + time of its forward pass, seconds of the host
+own[rank] = the loop's time between two steps + time to fetch its batch + time of its forward pass,
+            seconds of the host
 
 The backward pass ends together on all ranks, so the time of a whole step is the same everywhere and
 names nobody. Medians over `_WINDOW` steps are compared; what two windows in a row show is told
@@ -24,7 +25,8 @@ _WINDOW = 32
 _SHARE = 0.1
 """A rank is slow from `SLOWER` times the usual own time on, if that is so much of a step. Ours."""
 _STARVED = 0.25
-"""Share of a step spent fetching, on the usual rank, from which training waits for data. Ours."""
+"""Share of a step spent fetching, on the usual rank, from which training waits for data; and spent
+in the loop's own code between steps, from which that is told. Ours."""
 _DRIFTED = 1.1
 
 
@@ -34,6 +36,8 @@ class PaceShare:
 
     data_s: float
     forward_s: float
+    between_s: float
+    """Of the loop's own, from the end of a step until it asks for the next batch."""
     host: float
     """Number of its host: the same for all ranks there."""
 
@@ -58,6 +62,7 @@ class RankPace:
     _slow: frozenset[int] = frozenset()
     """Ranks that were slow in the last window."""
     _starved: bool = False
+    _idle: bool = False
     _told: set[object] = field(default_factory=set)
     _first: dict[int, float] = field(default_factory=dict)
     """Times the usual own time that each rank took in its first window."""
@@ -72,16 +77,27 @@ class RankPace:
         rows, self._rows = self._rows, []
         data = _medians([[p.data_s for p in s] for s, _ in rows])
         forward = _medians([[p.forward_s for p in s] for s, _ in rows])
+        between = np.nan_to_num(_medians([[p.between_s for p in s] for s, _ in rows]))
         step = float(np.median([taken for _, taken in rows]))
         if not (np.isfinite(data).all() and np.isfinite(forward).all() and step > 0):
             return ()
         hosts = [p.host for p in rows[-1][0]]
-        return (*self._stragglers(data, forward, step, hosts), *self._starving(data, step))
+        own = data + forward + between
+        return (
+            *self._stragglers(own, data, forward, step, hosts),
+            *self._starving(data, step),
+            *self._idling(between, step),
+        )
 
     def _stragglers(
-        self, data: np.ndarray, forward: np.ndarray, step: float, hosts: list[float]
+        self,
+        own: np.ndarray,
+        data: np.ndarray,
+        forward: np.ndarray,
+        step: float,
+        hosts: list[float],
     ) -> tuple[str, ...]:
-        own = data + forward
+        between = own - data - forward
         usual = usual_of(own)
         over = own - usual
         slow = frozenset(np.flatnonzero((own > SLOWER * usual) & (over > _SHARE * step)).tolist())
@@ -96,10 +112,10 @@ class RankPace:
         names = ", ".join(map(str, sorted(again)))
         text = (
             f"rank {names} {'is' if len(again) == 1 else 'are'} slow: rank {worst} fetches for"
-            f" {number(float(data[worst]))} s and goes forward for"
-            f" {number(float(forward[worst]))} s, the usual rank"
-            f" {number(float(np.median(data)))} s and {number(float(np.median(forward)))} s;"
-            f" all wait for about {float(over[worst]) / step:.0%} of a step"
+            f" {number(float(data[worst]))} s, goes forward for {number(float(forward[worst]))} s and"
+            f" is in the loop's own code between steps for {number(float(between[worst]))} s, the"
+            f" usual rank {number(float(np.median(data)))} s, {number(float(np.median(forward)))} s"
+            f" and {number(float(np.median(between)))} s; all wait for about {float(over[worst]) / step:.0%} of a step"
         )
         there = {rank for rank, host in enumerate(hosts) if host == hosts[worst]}
         if len(set(hosts)) > 1 and there <= again:
@@ -116,3 +132,15 @@ class RankPace:
             return ()
         self._told.add("data")
         return (f"training waits for data: {share:.0%} of a step is spent fetching the batch",)
+
+    def _idling(self, between: np.ndarray, step: float) -> tuple[str, ...]:
+        share = usual_of(between) / step
+        idle, before = share > _STARVED, self._idle
+        self._idle = idle
+        if not (idle and before) or "between" in self._told:
+            return ()
+        self._told.add("between")
+        return (
+            f"{share:.0%} of a step is the loop's own code between guard.step() and the next batch"
+            " (validation, logging, saving)",
+        )

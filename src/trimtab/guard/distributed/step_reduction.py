@@ -49,6 +49,8 @@ class StepShare:
     """Time to fetch its batch; NaN where the loop does not tell."""
     forward_s: float = math.nan
     """Time of its forward pass, of the host."""
+    between_s: float = math.nan
+    """Time of the loop's own, from the end of a step until it asks for the next batch."""
     host: float = 0.0
     """Number of its host."""
 
@@ -127,7 +129,7 @@ def _alone(share: StepShare) -> StepSum:
         batch_entropy=_known(share.batch_entropy),
         faults=int(share.faults),
         stop=bool(share.stop),
-        paces=(PaceShare(share.data_s, share.forward_s, share.host),),
+        paces=(PaceShare(share.data_s, share.forward_s, share.between_s, share.host),),
     )
 
 
@@ -139,7 +141,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
     count = len(table)
     if count == 1:
         return _alone(StepShare(*table[0].tolist()))
-    *told, data, forward, hosts = table.T
+    *told, data, forward, between, hosts = table.T
     loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faults, stop, noted = told
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
     # Compared bit for bit: ranks that hold the same weights reduce to the same norm, so any
@@ -162,7 +164,9 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         noted=bool(noted[0]) and bool((noted == noted[0]).all()),
         broken_ranks=tuple(broken.tolist()) if len(broken) < count else (),
         odd_ranks=tuple(odd.tolist()),
-        paces=tuple(map(PaceShare, data.tolist(), forward.tolist(), hosts.tolist())),
+        paces=tuple(
+            map(PaceShare, data.tolist(), forward.tolist(), between.tolist(), hosts.tolist())
+        ),
     )
 
 

@@ -388,11 +388,20 @@ def _readings(s: Setup, parts: RunContext, recovery: Recovery, edge: Edge) -> Re
 
 
 def _with_standing(say: Callable[[str], None], judged: JudgedSteps) -> Callable[[str], None]:
-    """Return a `say` whose lines tell what was not judged, and what is degraded."""
+    """Return a `say` whose lines tell what was not judged, and what is degraded.
+
+    In full with the first line, and in a few words as long as the reasons stay the same.
+    """
+    last = frozenset[str]()
 
     def said(line: str) -> None:
-        told = judged.coverage().text()
-        say(line if not told or told in line else f"{line} · {told}")
+        nonlocal last
+        coverage = judged.coverage()
+        told, why = coverage.text(), coverage.reasons
+        if told and told not in line:
+            line = f"{line} · {told if why != last else coverage.brief()}"
+        last = why
+        say(line)
 
     return said
 

@@ -79,6 +79,7 @@ class Readings:
         self._own_loop = False
         self._left_loop = False
         self._told_source = False
+        self._told_settings = False
         parts.state.on_restore(yardstick.forget_after)
 
     @property
@@ -192,10 +193,22 @@ class Readings:
             )
             self._answer(None)
             return
+        finally:
+            self._tell_settings()
         if self._stop_for_changes():
             self._answer(None)
             return
         self._edge.run("recovery", lambda: self._use(reading))
+
+    def _tell_settings(self) -> None:
+        left = self._yardstick.settings_left
+        if left and not self._told_settings:
+            self._told_settings = True
+            text = (
+                f"the function validate left {', '.join(left[:4])} changed: put back; it should"
+                " leave the run as it was"
+            )
+            self._edge.run("journal", lambda: self._recovery.tell(text))
 
     def _tell_off(self) -> None:
         """Say why the yardstick has switched itself off, if it has."""

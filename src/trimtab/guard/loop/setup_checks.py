@@ -20,7 +20,7 @@ from trimtab.plan.skiplist import read_skip_list
 from trimtab.text import visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from trimtab.guard.data.streams import Order
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "check_arguments",
+    "check_belonging",
     "check_objects",
     "count_tokens",
     "extra_parts",
@@ -120,6 +121,52 @@ def check_objects(
             f"policy is {arguments.shown(policy)}, expected a Policy: Policy(...),"
             " Policy.from_toml(path) or Policy.from_mapping(table)"
         )
+
+
+def check_belonging(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer, scheduler: object
+) -> None:
+    """Refuse an optimizer of which nothing is the model's, and a scheduler of another optimizer.
+
+    Parameters beside those of the model are allowed, as of a loss that learns, and so are copies of
+    them in float32, partitions of an engine, and wrappers that share groups or parameters.
+
+    Raises:
+        ConfigError: One trains, or moves, something else; the message says which and what to do.
+    """
+    members = optimizers_in(optimizer)
+    trained = [p for one in members for p in _parameters_of(one)]
+    known = {id(p): p for p in model.parameters()}
+    # what stands in for an engine's optimizer shows partitions of its own, and keeps no state
+    if not all("state" in vars(member) for member in members):
+        return
+    masters = not {p.dtype for p in trained} <= {p.dtype for p in known.values()}
+    if trained and known and not masters and not any(id(p) in known for p in trained):
+        raise ConfigError(
+            f"optimizer: none of the {len(trained)} parameters of {_names(members)} is one of the"
+            f" {len(known)} of the model ({type(model).__name__}): guard.step() would train"
+            " something else; build the optimizer from model.parameters() of the very model that"
+            " Guard is given, after it was wrapped or copied"
+        )
+    ours = {id(x) for x in (*optimizer.param_groups, *trained)}
+    for one in scheduler.members if isinstance(scheduler, SchedulerSet) else (scheduler,):
+        other = getattr(one, "optimizer", None)
+        if not isinstance(other, torch.optim.Optimizer) or other in members:
+            continue
+        if not ours & {id(x) for x in (*other.param_groups, *_parameters_of(other))}:
+            raise ConfigError(
+                f"scheduler: {type(one).__name__} moves the rates of another optimizer"
+                f" ({type(other).__name__}) than the one that Guard is given ({_names(members)});"
+                " build it with that one, or leave it out"
+            )
+
+
+def _parameters_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _names(optimizers: Sequence[torch.optim.Optimizer]) -> str:
+    return " + ".join(type(one).__name__ for one in optimizers)
 
 
 def _each(given: object) -> list[object]:

@@ -211,12 +211,13 @@ class Shutdown:
         where = f" on rank {ranks}" if ranks else ""
         steps = self._recovery.state.broken_steps
         saved = parts.points.store.whole_step
+        also = " and in every one looked at from there" * self._recovery.state.forward_fails
         kept = (
             f"the newest healthy checkpoint is of step {saved}" if saved > 0 else "none was saved"
         )
         return (
-            f"{what}{where} (host {socket.gethostname()}) in the last {steps} steps, and nothing is"
-            f" left to try: the run is stopped with exit code {EXIT_GIVEN_UP}; {kept}"
+            f"{what}{where} (host {socket.gethostname()}) in the last {steps} steps{also}, and"
+            f" nothing is left to try: the run is stopped with exit code {EXIT_GIVEN_UP}; {kept}"
         )
 
     def _note_unsound(self) -> None:

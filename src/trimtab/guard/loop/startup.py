@@ -11,6 +11,7 @@ from trimtab.chronicle.journal_head import head_path, read_head
 from trimtab.chronicle.launch import write_launch
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ChronicleError, TrimtabError
+from trimtab.guard.loop.run_traits import traits
 from trimtab.guard.recording.environment import embedding_dropout, layout, reproducibility
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import go_on_from
@@ -229,8 +230,9 @@ def _environment(parts: RunContext) -> dict[str, object]:
 
 
 def _sizes(parts: RunContext) -> dict[str, object]:
-    """Return how the ranks share the work, and the samples that one takes at once, where known."""
+    """Return how the ranks share the work, the samples that one takes at once, and the traits."""
     found: dict[str, object] = dict(layout(parts.optimizer_step.parameters, parts.ranks.count))
+    found |= traits(parts.training.bare_model, parts.training.optimizer)
     size = parts.data.shape["batch_size"]
     return found | ({} if size is None else {"local_batch_size": size})
 

@@ -133,13 +133,16 @@ class TrainingLoop:
             whole: Go on through epochs and end the run at its end; False: stop after each epoch, as
                 the loop is a trainer's own.
         """
-        batches, interrupts = self._batches, self._interrupts
+        batches, interrupts, clock = self._batches, self._interrupts, self._parts.clock
+        clock.note_asked()
         # The row of the last step of an earlier loop may still be on the device.
         self._pending.settle(act=not batches.in_step)
         self.on_train_begin()
         self._pending.loop_begins(own=whole)
         self._readings.loop_begins(own=whole)
         interrupts.watch()
+        outside = self._parts.optimizer_step.outside_steps
+        outside.watch()
         try:
             while not self._shutdown.ended:
                 if self._readings.active or self._begin_reading():
@@ -147,6 +150,7 @@ class TrainingLoop:
                     self._in_reading = True
                     self._edge.run("probes", self._own.keep)
                     yield batch
+                    clock.note_asked()
                     self._edge.run("probes", self._own.put_back)
                     self._in_reading = False
                     if batches.step_is_due:
@@ -155,6 +159,7 @@ class TrainingLoop:
                 if not self._recovery.busy and self._after.done and not batches.in_step:
                     break
                 interrupts.step_begins()
+                clock.note_fetch()
                 fetched = batches.fetch(
                     whole=whole, ends=self._ends_with_data and not self._recovery.busy
                 )
@@ -169,6 +174,7 @@ class TrainingLoop:
                 if self.probing:
                     self._edge.run("probes", self._own.keep)
                 yield self._brought_back(fetched[0])
+                clock.note_asked()
                 if self._own.active:
                     self._edge.run("probes", self._own.put_back)
                 batches.check_stepped()
@@ -185,6 +191,7 @@ class TrainingLoop:
                 self._status.left(done=self._after.done)
             raise
         finally:
+            outside.release()
             self._in_reading = False
             interrupts.loop_left(in_step=interrupts.in_step and not whole)
             interrupts.release()
@@ -355,6 +362,8 @@ class TrainingLoop:
 
     def _look_at_settings(self) -> None:
         """Write down what changed since the last step that neither a schedule nor we have set."""
+        for text in self._parts.optimizer_step.outside_steps.take():
+            self._tell_once(text, about=text[:32])
         step = self._parts.state.counters.step + 1
         for change in self._parts.settings.before_update(step):
             self._after.tell_change(change)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import sys
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
@@ -125,6 +125,8 @@ class Edge:
         """Parts that are degraded on other ranks alone, with the step at which it was heard."""
         self._past: deque[Fault] = deque(maxlen=_MOST_PAST)
         self._told: set[tuple[str, str]] = set()
+        self._failures: Counter[tuple[Part, str]] = Counter()
+        """How often a part failed in so many words."""
         self._stood_down = False
         self._came_back = False
 
@@ -313,20 +315,25 @@ class Edge:
         self._write_down(lambda: self._journal.fault("callback", text, why=reason_of(error)))
 
     def _tell(self, part: Part, text: str, *, why: str) -> None:
-        if (part, text) not in self._told:
+        self._failures[part, why] += 1
+        times, at = self._failures[part, why], f"at step {self._step()}"
+        if times == 1 or (part, text) not in self._told:
             self._told.add((part, text))
             halted = part in _RECOVERY_RESTS_ON
             what = "nothing is acted on until it works again" if halted else "it is tried again"
-            to_stderr(
-                f"trimtab: a fault of its own ({part}) at step {self._step()}: {text}; {what}"
-            )
+            to_stderr(f"trimtab: a fault of its own ({part}) {at}: {text}; {what}")
+        elif _is_counted(times):
+            to_stderr(f"trimtab: {part} failed again {at}, {times} times by now ({why})")
         self._write_down(lambda: self._journal.fault(part, text, why=why))
 
     def _arm(self, part: Part) -> None:
         fault = self._faults.pop(part)
         self._was_off(part, fault.since_step, fault.why)
-        line = f"step {self._step()}: {part} works again, degraded since step {fault.since_step}"
-        to_stderr(f"trimtab: {line} ({fault.why})")
+        times = self._failures[part, fault.why]
+        if _is_counted(times):
+            line = f"step {self._step()}: {part} works again"
+            since = f", degraded since step {fault.since_step} ({fault.why})" * (times == 1)
+            to_stderr(f"trimtab: {line}{since}")
         self._write_down(
             lambda: self._journal.rearmed(part, since_step=fault.since_step, why=fault.why)
         )
@@ -336,6 +343,11 @@ class Edge:
             write()
         except Exception:  # noqa: BLE001 - the same edge
             to_stderr("trimtab: this could not be journalled")
+
+
+def _is_counted(times: int) -> bool:
+    """Whether something is told that happens so often: at 1, 2, 4, 8 … times."""
+    return times & (times - 1) == 0
 
 
 def reason_of(error: BaseException) -> str:

@@ -17,7 +17,14 @@ if TYPE_CHECKING:
 
     from trimtab.guard.recovery.case import Case
 
-__all__ = ["onset_sample", "outliers", "probe_sample", "recounted", "summarize_probe"]
+__all__ = [
+    "forward_fails",
+    "onset_sample",
+    "outliers",
+    "probe_sample",
+    "recounted",
+    "summarize_probe",
+]
 
 _ALONE_SIGMA = 6.0
 """Distance from which one batch stands out by itself. Ours."""
@@ -27,6 +34,8 @@ _LEAST_SHARE = 0.04
 """Least distance that counts, share of the unit (see `expectation`)."""
 _FEWEST_TRAINED = 5
 """Batches trained on without trouble from which they set the level; else the run's own does."""
+_FEWEST_SOUND = 2
+"""Batches trained on with a finite loss that show the forward pass itself to fail now. Ours."""
 _GAP = 3
 """Batches from one that stands out to the next, up to which both are of one window. Ours."""
 _MILD_SHARE = 0.5
@@ -140,6 +149,22 @@ def recounted(case: Case) -> str:
     now, factor = float(np.median(trained)), float(np.median(risen)) / level
     alike = now >= COUNTED * level and 1 / _ALIKE < now / level / factor < _ALIKE
     return f"batches that cost {level:.4g} cost {now:.4g} under the same state" if alike else ""
+
+
+def forward_fails(case: Case) -> bool:
+    """Whether the forward pass gives NaN or Inf with any batch under a state that was sound.
+
+    Among them batches that were trained on from that very state, with a finite loss: neither their
+    data nor the weights are to blame, and nothing that recovery changes can help.
+    """
+    onset = onset_sample(case)
+    trained = sum(last < onset for _, last, _ in case.probe_samples)
+    record = recorded_curve(
+        case.record, after=case.base.step, until=int(case.incident.onset) - 1
+    ).values()
+    was_sound = len(record) >= _FEWEST_SOUND and all(map(math.isfinite, record))
+    broken = not any(math.isfinite(loss) for *_, loss in case.probe_samples)
+    return broken and was_sound and trained >= _FEWEST_SOUND
 
 
 def _in_a_row(marks: Sequence[bool], place: int, *, count: int = 3) -> bool:

@@ -29,6 +29,7 @@ from trimtab.guard.recovery.triage import find_incident
 from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import RestorePoint
 from trimtab.guard.settings.in_force import in_force
+from trimtab.guard.state.optimizers import has_second_moment
 from trimtab.guard.step.actuators import read_setting
 from trimtab.guard.step.loss_terms import terms_of
 
@@ -597,12 +598,13 @@ class Recovery:
             return ev.Surveyed(
                 step=step, standing=self._standing(), oldest_step=engine.oldest_step()
             )
+        adam = has_second_moment(engine.training.optimizer)
         # `misfit` and `oldest_step` are collectives: all ranks must ask in this order
         return ev.Surveyed(
             step=step,
             standing=self._standing(),
             worked=arms_that_worked(engine, question.kind),
-            beta2=read_setting(engine, "beta2"),
+            beta2=read_setting(engine, "beta2") if adam else None,
             eps=read_setting(engine, "eps"),
             misfit=engine.misfit(self._snapshots[question.point.handle]),
             oldest_step=engine.oldest_step(),

@@ -102,7 +102,8 @@ def keep(
         JournalAction(step, remedy, values, commit.reason),
         incident_entry(case.incident, diagnosis, "explained", step),
         detail(
-            f"kept: {trial.name} · {case.seen_step - case.base.step} steps given up ·"
+            f"{'nothing held, least bad:' if commit.given_up else 'kept:'} {trial.name} ·"
+            f" {case.seen_step - case.base.step} steps given up ·"
             f" {diagnosis.top.title} ({diagnosis.top.confidence:.2f})"
         ),
         *_not_told_apart(trial),
@@ -216,7 +217,9 @@ def conclude(state: RecoveryState, step: int, failures: int) -> Result:
     return replace(state, verification=None, effects=effects), tuple(commands)
 
 
-def give_up(state: RecoveryState, reason: str, step: int, *, seen_step: int = 0) -> Result:
+def give_up(
+    state: RecoveryState, reason: str, step: int, *, seen_step: int = 0, hopeless: bool = False
+) -> Result:
     """Pause automatic recovery: the guard only advises until the run has been calm for a while.
 
     Args:
@@ -225,17 +228,19 @@ def give_up(state: RecoveryState, reason: str, step: int, *, seen_step: int = 0)
         step: Where the run is.
         seen_step: Where the trouble was seen: a calm stretch before it says nothing, as the run
             comes to the same place again.
+        hopeless: Whether the run can only go on with NaN, and is ended.
     """
     stood_down = state.times_stood_down + 1
     state = replace(
         state,
         advising_only=True,
         given_up=reason,
+        forward_fails=hopeless,
         times_stood_down=stood_down,
         calm_since=max(step, seen_step),
     )
     what = f"training continues, advice only until {state.pause_steps} steps without an alarm"
-    if state.policy.on_give_up == "stop":
+    if hopeless or state.policy.on_give_up == "stop":
         what = "the run is stopped"
     return state, (
         decision(step, "stop acting", reason),
@@ -263,7 +268,12 @@ def act_again(state: RecoveryState, step: int, *, alarmed: bool) -> Result:
         return state, ()
     text = f"{calm} steps without an alarm: automatic recovery is on again"
     state = replace(
-        state, advising_only=False, given_up="", forgives=True, recurrence=RecurringSpikes()
+        state,
+        advising_only=False,
+        given_up="",
+        forward_fails=False,
+        forgives=True,
+        recurrence=RecurringSpikes(),
     )
     return state, (
         SetFailures(0),

@@ -526,10 +526,13 @@ def _first_step(incident: Incident) -> int:
     if any(f.detector == "after-change" and f.onset == incident.onset for f in incident.findings):
         return int(incident.onset)
     if incident.kind == "held-out-worse":  # begun anywhere between two readings: by the change
-        last = max(f.step for f in incident.findings if f.kind == incident.kind)
+        read = [f for f in incident.findings if f.kind == incident.kind]
+        begun, last = min(f.onset for f in read), max(f.step for f in read)
         changes = [f.onset for f in incident.findings if f.kind == "setting-jump"]
-        within = [x for x in changes if incident.onset <= x <= last]
-        return int(min(within, default=incident.first_step))
+        within = [x for x in changes if begun <= x <= last]
+        # a jump of another signal in between dates it as well
+        jumped = [incident.first_step] if incident.onset > begun else []
+        return int(min([*within, *jumped], default=incident.first_step))
     came_back = {f.onset for f in incident.findings if f.signal == "lr" and f.severity == "info"}
     if incident.first_step not in came_back:
         return int(incident.first_step)

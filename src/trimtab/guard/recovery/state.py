@@ -320,6 +320,8 @@ class RecoveryState:
     advising_only: bool = False
     given_up: str = ""
     """Why nothing is tried any more; empty as long as something is."""
+    forward_fails: bool = False
+    """Whether the forward pass was seen to fail under a sound state with any batch."""
     wants: ReadingWanted | None = None
     """A reading that is waited for; until it is there, no step is done."""
     suspected: SuspectedChange | None = None
@@ -372,9 +374,13 @@ class RecoveryState:
 
     @property
     def hopeless(self) -> bool:
-        """Whether nothing is left to try and every update has long been left out as not finite."""
+        """Whether nothing is left to try and no update will be finite.
+
+        Every one has long been left out, or the forward pass fails under a sound state, too.
+        """
         least = max(_HOPELESS_STEPS, 2 * self.policy.patience_steps)
-        return self.advising_only and self.policy.mode == "act" and self.broken_steps >= least
+        lasts = self.forward_fails or self.broken_steps >= least
+        return self.advising_only and self.policy.mode == "act" and lasts
 
     @property
     def asks_rate(self) -> bool:

@@ -40,6 +40,7 @@ from trimtab.guard.recovery.commands import (
 )
 from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
 from trimtab.guard.recovery.data_probe import (
+    forward_fails,
     onset_sample,
     outliers,
     probe_sample,
@@ -98,6 +99,7 @@ from trimtab.plan.ladder import (
     GoBack,
     NextStep,
     Wait,
+    data_limit,
     is_ordered,
     next_step,
     ways,
@@ -426,6 +428,9 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
     if asked.after_probe:
         case = replace(case, low_precision=e.standing.low_precision)
         state = replace(state, case=case)
+        # another number format, or a setting that is put back, changes the forward pass itself
+        if forward_fails(case) and not (e.standing.low_precision or e.standing.changed):
+            return _leave(state, case, GiveUp(reason=_no_cure(case), hopeless=True))
         said = recounted(case)
         # where its factor is known, and matters to the update, it is divided out
         measured = any(c.factors_loss == "measured" for c in e.standing.changed)
@@ -452,6 +457,15 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
             return state, (*compared, *_suspect_no_longer(back, why, e.step), detail(why), *more)
     state, more = _advance(state, case, e)
     return state, (*cleared, *more)
+
+
+def _no_cure(case: Case) -> str:
+    base = case.base.step
+    return (
+        f"the forward pass gives NaN or Inf with every batch under the state of step {base}, also"
+        f" with those that were trained on from there (steps {base + 1}-"
+        f"{int(case.incident.onset) - 1}): no rate, no data and no older state changes that"
+    )
 
 
 def _clear(
@@ -501,7 +515,7 @@ def _advance(state: RecoveryState, case: Case, e: Surveyed) -> Result:
         target = case.base.step - step.times * distance
         state = replace(state, pending=GoingFurtherBack(step, e.standing))
         return state, (FindRestorePoint(target, or_oldest=True),)
-    step = _within_budget(state, case, step, e.standing)
+    step = _within_budget(state, case, step, e.standing, limit=data_limit(situation))
     if isinstance(step, Trial):
         sums = () if step.calm_steps else _sums(situation, step, e.step)
         state, more = _start_trial(state, case, step, older_target(state, case, e.oldest_step))
@@ -525,7 +539,7 @@ def _advance(state: RecoveryState, case: Case, e: Surveyed) -> Result:
 
 def _sums(situation: Situation, trial: Trial, step: int) -> tuple[Command, ...]:
     """Return the sum by which a branch comes next; none where one that held is only refined."""
-    if any(t.held for t in situation.trials):
+    if any(t.held and not t.only_asks for t in situation.trials):
         return ()
     left = ways(situation)
     leave = WeighedWay(name="leave it", cost=situation.stake_steps)
@@ -536,7 +550,7 @@ def _sums(situation: Situation, trial: Trial, step: int) -> tuple[Command, ...]:
 
 
 def _within_budget(
-    state: RecoveryState, case: Case, step: NextStep, standing: Standing
+    state: RecoveryState, case: Case, step: NextStep, standing: Standing, *, limit: str
 ) -> NextStep:
     """Return the step; or, where its trial would exceed the budget, what to do instead."""
     # the first trial is always allowed: without one, going back was for nothing
@@ -557,10 +571,13 @@ def _within_budget(
         f"one more trial would pass the {allowed:.0%} of the "
         "effective steps that may be given up or spent on trials"
     )
-    held = [t for t in case.trials if t.held]
+    held = [t for t in case.trials if t.held and not t.only_asks]
     if held:
         return Commit(trial=case.tried[held[-1].name], reason=f"{held[-1].name} held; {spent}")
-    return GiveUp(reason=f"no trial held (tried: {', '.join(case.tried)}); {spent}")
+    shown = {t.name for t in case.trials if t.held}
+    tried = ", ".join(name for name in case.tried if name not in shown) or "nothing"
+    reason = f"no {'other ' * bool(shown)}trial held (tried: {tried}); {spent}"
+    return GiveUp(reason="; ".join(filter(None, (reason, limit))))
 
 
 def _leave_alone(state: RecoveryState, case: Case, reason: str, now: int) -> Result:
@@ -600,7 +617,7 @@ def _least_bad(case: Case, step: GiveUp) -> Commit | GiveUp:
         if row.effect is not None
         and row.effect.high < 0
         and math.isfinite(row.loss)
-        and not case.tried[row.name].older_state
+        and not case.tried[row.name].only_asks
     ]
     if not known:
         return step
@@ -797,7 +814,9 @@ def finish_leaving(state: RecoveryState, case: Case, asked: Leaving, e: Confirme
     if asked.asks:
         state, commands = stage(state, _request(case, asked.asks, e.step), why=why, step=e.step)
         return state, (*begun, *commands)
-    state, commands = give_up(state, ending.reason, e.step, seen_step=case.seen_step)
+    state, commands = give_up(
+        state, ending.reason, e.step, seen_step=case.seen_step, hopeless=ending.hopeless
+    )
     return state, (*begun, *commands)
 
 

@@ -107,6 +107,7 @@ def conclude_trial(
         unit=unit,
         steps=len(case.losses),
         skipped=trial.skip is not None,
+        only_asks=trial.only_asks,
         lr_factor=trial.lr_factor,
         lr_limit=_rate_that_was_back(case, trial) or trial.lr_limit,
         changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),

@@ -26,6 +26,8 @@ __all__ = [
     "OptimizerSet",
     "SchedulerSet",
     "device_of",
+    "has_moments",
+    "has_second_moment",
     "one_optimizer",
     "one_scheduler",
     "optimizers_in",
@@ -35,6 +37,27 @@ __all__ = [
 def device_of(optimizer: torch.optim.Optimizer) -> torch.device | None:
     """Return where the first parameter lies; None without any."""
     return next((p.device for g in optimizer.param_groups for p in g["params"]), None)
+
+
+_WITHOUT_SQUARES = ("lion", "signum", "tiger")
+"""Optimizers, by a word of their name, whose second beta is of no mean of squares."""
+
+
+def has_second_moment(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer, or one of several, keeps means of squares with a beta2, as Adam does."""
+    return any(
+        "betas" in group
+        for one in optimizers_in(optimizer)
+        if not any(word in type(one).__name__.lower() for word in _WITHOUT_SQUARES)
+        for group in one.param_groups
+    )
+
+
+def has_moments(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether an optimizer keeps moments: only SGD and its like without momentum are known not to."""
+    return any(
+        group.get("momentum", 1) != 0 or "betas" in group for group in optimizer.param_groups
+    )
 
 
 class OptimizerSet(torch.optim.Optimizer):

@@ -17,18 +17,29 @@ class StepClock:
         self._done_at: float | None = None
         self._row_done_at: float | None = None
         self._left_at: float | None = None
+        self._fetch_at: float | None = None
         self._batch_at: float | None = None
-        self._data_s = self._forward_s = math.nan
+        self._data_s = self._forward_s = self._between_s = math.nan
 
     def note_left(self) -> None:
-        """Take note that a step is over: what follows fetches the next batch."""
+        """Take note that a step is over: what follows is the loop's own, until it asks for more."""
         self._left_at = time.perf_counter()
+
+    def note_asked(self) -> None:
+        """Take note that the loop asks for the next batch."""
+        if self._left_at is not None:
+            self._between_s, self._left_at = time.perf_counter() - self._left_at, None
+
+    def note_fetch(self) -> None:
+        """Take note that the next batch is being fetched."""
+        self._fetch_at = time.perf_counter()
 
     def note_batch(self) -> None:
         """Take note that a batch is there: the forward pass begins."""
         self._batch_at = time.perf_counter()
-        if self._left_at is not None:
-            self._data_s, self._left_at = self._batch_at - self._left_at, None
+        if self._fetch_at is not None:
+            before = 0.0 if math.isnan(self._data_s) else self._data_s
+            self._data_s, self._fetch_at = before + self._batch_at - self._fetch_at, None
 
     def note_forward(self) -> None:
         """Take note that the loss of a part of the step is there."""
@@ -37,10 +48,13 @@ class StepClock:
             self._forward_s = before + time.perf_counter() - self._batch_at
             self._batch_at = None
 
-    def take_own(self) -> tuple[float, float]:
-        """Return the seconds to fetch the batch and of the forward pass; NaN where not known."""
-        own = self._data_s, self._forward_s
-        self._data_s = self._forward_s = math.nan
+    def take_own(self) -> tuple[float, float, float]:
+        """Return the seconds to fetch, of the forward pass, and of the loop's own before them.
+
+        NaN where not known.
+        """
+        own = self._data_s, self._forward_s, self._between_s
+        self._data_s = self._forward_s = self._between_s = math.nan
         return own
 
     def start(self) -> None:

@@ -15,6 +15,7 @@ from trimtab.guard.probes.gradients import clip_gradients, finite_flags, first_n
 from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.step.deferred_read import update_unless
 from trimtab.guard.step.forward_buffers import ForwardBuffers
+from trimtab.guard.step.outside_steps import OutsideSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -97,6 +98,8 @@ class OptimizerStep:
         self._keeps_gradients = False
         self._outside: OutsideUpdate | None = None
         self._buffers = ForwardBuffers(state.training.bare_model)
+        self.outside_steps = OutsideSteps(state.training)
+        state.on_restore(self.outside_steps.went_back)
 
     # -- how a trainer sets it up -----------------------------------------------------------
 
@@ -162,7 +165,8 @@ class OptimizerStep:
 
     def _clip_now(self, *, look: bool) -> tuple[torch.Tensor, float | None]:
         if self._outside is not None:
-            return self._outside.update()
+            with self.outside_steps:
+                return self._outside.update()
         training, scaler = self._state.training, self._precision.scaler
         if scaler is not None:
             scaler.unscale_(training.optimizer)
@@ -227,12 +231,8 @@ class OptimizerStep:
         skipped = skip
         try:
             if not skip:
-                if scaler is not None:
-                    scaler.step(training.optimizer)
-                elif broken is not None:
-                    update_unless(training.optimizer, broken)
-                else:
-                    training.optimizer.step()
+                with self.outside_steps:
+                    self._update(broken)
             if scaler is not None:
                 scaler.update()
                 assert scale is not None
@@ -249,6 +249,7 @@ class OptimizerStep:
                 if skipped:  # torch warns where the first update of all was skipped
                     warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step")
                 training.scheduler.step()
+            self.outside_steps.note_scheduled()
         if not skipped:
             self._run_probe(self._probes.at_update)
         # After the probes: the optimizer's state is compared with the gradients that it has used.
@@ -257,6 +258,15 @@ class OptimizerStep:
         if self._outside is not None:
             skipped = skipped or not self._outside.was_applied()
         return Applied(effective, scheduled, skipped, scale)
+
+    def _update(self, broken: torch.Tensor | None) -> None:
+        optimizer, scaler = self._state.training.optimizer, self._precision.scaler
+        if scaler is not None:
+            scaler.step(optimizer)
+        elif broken is not None:
+            update_unless(optimizer, broken)
+        else:
+            optimizer.step()
 
     def _settle_buffers(self, *, skip: bool, broken: torch.Tensor | None) -> None:
         if skip or broken is not None:

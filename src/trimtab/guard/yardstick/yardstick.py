@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.guard.state.serialization import clone
 from trimtab.guard.yardstick.isolation import FIXED_SEED, Isolation, fix_rng
+from trimtab.guard.yardstick.kept_settings import KeptSettings
 from trimtab.guard.yardstick.reading import Reading, recount_of
 from trimtab.guard.yardstick.sequential import PairedTest
 
@@ -111,6 +112,8 @@ class Yardstick:
         self.seconds = 0.0
         self.not_put_back: tuple[str, ...] = ()
         """What the last reading left otherwise than it was; empty where nothing is."""
+        self.settings_left: tuple[str, ...] = ()
+        """Settings that the user's function left otherwise than they were, and are put back."""
         self.written: tuple[str, ...] = ()
         """Parameters that the model wrote in place in the last reading."""
         self._parameters_hold = False
@@ -291,6 +294,7 @@ class Yardstick:
         self._began = self._clock()
         if not self._isolate():
             return None
+        settings = KeptSettings(self._training)
         try:
             fix_rng(FIXED_SEED)
             self.metrics = checked_metrics(self._function())
@@ -305,6 +309,7 @@ class Yardstick:
             base = _lower_is_better(checked_metrics(self._function()))
             return Reading(request.step, losses, request.older.step, base, sigma=sigma)
         finally:
+            self.settings_left = settings.put_back()
             self.finish()
 
     def finish(self) -> None:
