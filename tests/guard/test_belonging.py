@@ -95,4 +95,7 @@ def stands_in_for_an_engine(s: Any) -> None:
 def test_what_trains_the_model_among_others_is_taken(tmp_path: Path, change: Any) -> None:
     s = make(schedule="none")
     change(s)
-    guard_of(s, tmp_path / "run").close()
+    guard = guard_of(s, tmp_path / "run")
+    guard.close()
+    assert guard.step_number == 0
+    assert (tmp_path / "run" / "journal.jsonl").exists()
