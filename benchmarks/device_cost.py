@@ -13,6 +13,8 @@ import collections
 import contextlib
 import dataclasses
 import gc
+import itertools
+import math
 import statistics
 import tempfile
 import time
@@ -42,8 +44,11 @@ if TYPE_CHECKING:
 __all__ = ["run_device_bench"]
 
 _BLOCK_STEPS = 10
-_WARM_UP_BLOCKS = 3
-_WAYS = ("plain", "observe", "observe late", "act")
+_WARM_UP_BLOCKS = 1
+_WARM_UP_STEPS = 15
+_LARGEST_SAVED_GIB = 8.0
+"""States above it are not written to disk: that would take most of the time of the rest."""
+_WAYS = ("plain", "observe", "observe now", "act")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,6 +61,16 @@ class _Size:
 
 _SIZES = (
     _Size(
+        name="d=1280, 18 layers",
+        model=ModelConfig(width=1280, num_layers=18, num_heads=20, context_tokens=1024),
+        batch_size=16,
+    ),
+    _Size(
+        name="d=2048, 24 layers",
+        model=ModelConfig(width=2048, num_layers=24, num_heads=16, context_tokens=1024),
+        batch_size=8,
+    ),
+    _Size(
         name="d=512, 6 layers",
         model=ModelConfig(width=512, num_layers=6, num_heads=8, context_tokens=512),
         batch_size=16,
@@ -63,12 +78,6 @@ _SIZES = (
     _Size(
         name="d=1024, 12 layers",
         model=ModelConfig(width=1024, num_layers=12, num_heads=16, context_tokens=512),
-        batch_size=16,
-        compiled=True,
-    ),
-    _Size(
-        name="d=1280, 18 layers",
-        model=ModelConfig(width=1280, num_layers=18, num_heads=20, context_tokens=1024),
         batch_size=16,
         compiled=True,
     ),
@@ -123,7 +132,7 @@ def _measure(
                     contextlib.closing(_guard(parts, Path(folder) / way, way))
                 )
                 steps[way] = _guarded(parts, guards[way])
-            for _ in range(25):
+            for _ in range(_WARM_UP_STEPS):
                 steps[way]()
             memory[way] = (torch.cuda.max_memory_allocated() - before) / 2**20
         times: dict[str, list[float]] = {way: [] for way in _WAYS}
@@ -131,6 +140,7 @@ def _measure(
             for way in _WAYS if block % 2 else reversed(_WAYS):
                 times[way].append(_time(steps[way]))
         waits = {way: _waits(steps[way]) for way in _WAYS}
+        kinds = _by_kind(steps["observe"], guards["observe"])
         apart = _apart(guards["act"])
     rows = []
     kept = {way: np.array(t[_WARM_UP_BLOCKS:]) for way, t in times.items()}
@@ -160,11 +170,16 @@ def _measure(
         )
     every = Policy().snapshot_every_steps
     share = apart["snapshot_ms"] / (every * step_ms)
-    rows.append({"size": size.name, "snapshot_share": share, **apart})
+    rows.append({"size": size.name, "snapshot_share": share, **apart, "observed_ms": kinds})
+    say(
+        f"  {size.name:<18} observe by what is read: "
+        + ", ".join(f"{name} {ms:.2f} ms" for name, ms in kinds.items())
+    )
     say(
         f"  {size.name:<18} snapshot {apart['snapshot_ms']:.0f} ms ({apart['gib']:.2f} GiB), every"
-        f" {every} steps {share:.1%} of the time; put back {apart['restore_ms']:.0f} ms; checkpoint"
-        f" {apart['checkpoint_ms']:.0f} ms"
+        f" {every} steps {share:.1%} of the time (copying {apart['copy_ms']:.0f} ms; the first"
+        f" {apart['first_snapshot_ms']:.0f} ms); put back {apart['restore_ms']:.0f} ms; checkpoint"
+        f" {apart.get('checkpoint_ms', math.nan):.0f} ms"
     )
     return rows
 
@@ -193,7 +208,7 @@ def _guard(parts: Parts, run: Path, way: str) -> Guard:
         say=lambda _line: None,
         policy=Policy(
             mode="act" if way == "act" else "observe",
-            reads="late" if way == "observe late" else "now",
+            reads="now" if way == "observe now" else "auto",
             act_uncertified=True,
             checkpoint_every_steps=10**9,
             snapshot_every_steps=10**9,
@@ -228,6 +243,29 @@ def _time(step: Callable[[], None]) -> float:
     return time.perf_counter() - began
 
 
+def _by_kind(step: Callable[[], None], guard: Guard) -> dict[str, float]:
+    """Return the median time of a step on the device, ms, by what the guard reads in it."""
+    device: Any = torch.cuda
+    marks = [device.Event(enable_timing=True)]
+    marks[0].record()
+    kinds = []
+    for _ in range(40):
+        number = guard.step_number + 1
+        cadence = guard._parts.probes.cadence
+        kinds.append(
+            "all" if cadence.reads_all(number) else "signs" if cadence.reads_signs(number) else "no"
+        )
+        step()
+        marks.append(device.Event(enable_timing=True))
+        marks[-1].record()
+    torch.cuda.synchronize()
+    took = [a.elapsed_time(b) for a, b in itertools.pairwise(marks)]
+    return {
+        kind: statistics.median(t for t, k in zip(took[1:], kinds[1:], strict=True) if k == kind)
+        for kind in sorted(set(kinds[1:]))
+    }
+
+
 def _waits(step: Callable[[], None]) -> tuple[float, float]:
     """Return how often a step waits for the device: mean and median of twenty."""
     counts = collections.Counter[int]()
@@ -257,8 +295,11 @@ def _apart(guard: Guard) -> dict[str, float]:
         found["snapshot_ms"].append(1e3 * (middle - began))
         found["restore_ms"].append(1e3 * (time.perf_counter() - middle))
         size = sum(p.numel() for p in engine.training.parameters)
-    began = time.perf_counter()
-    guard.checkpoint()
-    found["checkpoint_ms"].append(1e3 * (time.perf_counter() - began))
-    medians = {name: statistics.median(x[1:] or x) for name, x in found.items()}
+    found["copy_ms"] = [1e3 * guard._parts.state.copier.seconds]
+    if 12 * size / 2**30 <= _LARGEST_SAVED_GIB:
+        began = time.perf_counter()
+        guard.checkpoint()
+        found["checkpoint_ms"].append(1e3 * (time.perf_counter() - began))
+    medians = {name: statistics.median(x[1:] or x) for name, x in found.items() if x}
+    medians["first_snapshot_ms"] = found["snapshot_ms"][0]
     return {**medians, "gib": 12 * size / 2**30, "parameters": size}

@@ -141,17 +141,17 @@ def _told(load: GuardLoad, cost: GuardCost) -> list[str]:
         f" host, of a budget of {bytes_text(cost.budget)} a rank;"
         f" for a moment {bytes_text(cost.snapshot)} more a rank while a checkpoint is written in"
         f" the background, and {bytes_text(cost.going_back)} while a state is put back",
-        f"  reaches back      {cost.kept * load.snapshot_every} steps in memory, then"
+        f"  reaches back      {cost.kept * cost.snapshot_every} steps in memory, then"
         f" {load.checkpoints} checkpoints"
         if not load.spill
-        else f"  reaches back      {cost.kept * load.snapshot_every} steps, then"
+        else f"  reaches back      {cost.kept * cost.snapshot_every} steps, then"
         f" {load.checkpoints} checkpoints",
         f"  checkpoints       {bytes_text(cost.checkpoint)} each on disk,"
         f" {bytes_text(cost.checkpoints)} in all; written in"
         f" {cost.checkpoint_seconds:.3g} s in the background",
         f"  sent              {bytes_text(cost.sent_per_step)} a rank and step",
         f"  training waits    {cost.snapshot_seconds:.3g} s for a snapshot, every"
-        f" {load.snapshot_every} steps",
+        f" {cost.snapshot_every} steps",
     ]
     if cost.share_of_step is not None:
         lines[-1] += f": {cost.share_of_step:.2%} of the time with steps of {load.step_seconds:g} s"

@@ -118,6 +118,8 @@ class GuardLoad:
     host_free_gib: float | None = None
     """Free memory of a host when training starts; None: without a budget."""
     snapshot_share: float = 0.5
+    snapshot_time_share: float = 0.02
+    """Most of the time that snapshots take: above it they are made less often."""
     spill: bool = False
     step_seconds: float | None = None
     copy_gb_s: float = 5.0
@@ -165,6 +167,9 @@ class GuardCost:
     checkpoints: float
     """All that are kept."""
     snapshot_seconds: float
+    snapshot_every: int
+    """Their distance, steps: wider than the policy's where they would take too much of the time,
+    as far as a step's time is known."""
     checkpoint_seconds: float
     """In the background, but for the copy."""
     share_of_step: float | None
@@ -199,9 +204,12 @@ def guard_cost(load: GuardLoad) -> GuardCost:
     sent = 8 * (_ROW_VALUES + probes + agreed) * (load.world - 1)
     on_disk = trained * (load.weight_bytes + state) + held_once * parts
     copying = snapshot / (load.copy_gb_s * 1e9)
-    share = None
+    share, every = None, load.snapshot_every
     if load.step_seconds:
-        per_step = copying / load.snapshot_every + copying / load.checkpoint_every
+        widest = 64 * load.snapshot_every
+        while copying > load.snapshot_time_share * every * load.step_seconds and every < widest:
+            every *= 2
+        per_step = copying / every + copying / load.checkpoint_every
         share = per_step / load.step_seconds
     return GuardCost(
         snapshot=snapshot,
@@ -215,6 +223,7 @@ def guard_cost(load: GuardLoad) -> GuardCost:
         checkpoint=on_disk,
         checkpoints=on_disk * load.checkpoints,
         snapshot_seconds=copying,
+        snapshot_every=every,
         checkpoint_seconds=on_disk / load.world / (load.disk_gb_s * 1e9),
         share_of_step=share,
     )

@@ -296,7 +296,7 @@ class AfterStep:
         parts, policy, edge = self._parts, self._parts.policy, self._edge
         agree = parts.ranks.agree
         step = parts.state.counters.step
-        due = step % policy.snapshot_every_steps == 0 or edge.is_due_again("snapshot")
+        due = parts.points.pace.is_due(step) or edge.is_due_again("snapshot")
         if due and self.acting and agree(lambda: calm):
             edge.run("snapshot", parts.points.snapshot, retried=True)
         edge.run("checkpoint", lambda: parts.points.store.finish(wait=False))

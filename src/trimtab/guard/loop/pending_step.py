@@ -65,7 +65,7 @@ class PendingStep:
             return False
         if self._after.unsettled or step % policy.checkpoint_every_steps == 0:
             return False
-        if acting and step % policy.snapshot_every_steps == 0:
+        if acting and parts.points.pace.is_due(step):
             return False
         # A signal reaches one rank only; with several the pooled flag `stop` decides for all.
         asked = parts.ranks.count == 1 and self._interrupts.is_wanted()

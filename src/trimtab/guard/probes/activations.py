@@ -9,7 +9,7 @@ from torch import nn
 
 from trimtab.errors import ActError
 from trimtab.guard.distributed.sharding import local
-from trimtab.guard.probes.moments import largest_of
+from trimtab.guard.probes.packs import largest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -123,7 +123,7 @@ class BlockProbe:
         if isinstance(first, torch.Tensor) and first.is_floating_point() and first.numel():
             hidden = local(first.detach())
             norm = torch.linalg.vector_norm(hidden, dtype=torch.float32)
-            self._seen[index] = (norm, largest_of(hidden).float(), hidden.numel())
+            self._seen[index] = (norm, largest([hidden])[0].float(), hidden.numel())
 
     def take(self, num_blocks: int) -> tuple[list[float], list[float]]:
         """Return RMS and largest value by block, NaN where a block was not run; forget them."""

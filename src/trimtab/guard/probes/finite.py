@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from trimtab.guard.distributed.sharding import local
-from trimtab.guard.probes.moments import kept_tensors, largest_of
+from trimtab.guard.probes.moments import kept_tensors
+from trimtab.guard.probes.packs import largest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,8 +34,11 @@ def unsound(training: Trained) -> str:
         return ""
     try:
         # One flag per tensor, read together: a sync for each would cost more than the pass.
-        finite = [largest_of(t).isfinite() for _, t in found]
-        read = torch.stack([f.to(finite[0].device) for f in finite]).tolist()
+        tops = largest([t for _, t in found])
+        if len({(t.dtype, t.device) for t in tops}) == 1:
+            read = torch.stack(tops).isfinite().tolist()
+        else:
+            read = torch.stack([t.isfinite().to(tops[0].device) for t in tops]).tolist()
     except (RuntimeError, TypeError):  # a tensor of a kind of its own
         return ""
     return next((name for (name, _), is_so in zip(found, read, strict=True) if not is_so), "")

@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from trimtab.guard.distributed.sharding import copies, is_sharded, layouts, local, sum_over_ranks
-from trimtab.guard.probes.packs import SMALL, spread_sample
+from trimtab.guard.probes.packs import SMALL, nonzeros, spread_sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -160,11 +160,11 @@ def count_zeros(grads: Sequence[torch.Tensor], num_ranks: int) -> float:
     """
     if not grads:
         return 0.0
-    counts = []
-    for grad in grads:
-        values, mine = _plain(grad), local(grad).numel()
-        some = spread_sample(values.flatten(), SMALL) if values.numel() > SMALL else values
-        share = values.numel() / max(some.numel(), 1)
-        counts.append(mine - torch.count_nonzero(some) * share)
+    whole = [_plain(grad) for grad in grads]
+    some = [spread_sample(v.reshape(-1), SMALL) if v.numel() > SMALL else v for v in whole]
+    counts = [
+        local(grad).numel() - count * (v.numel() / max(sample.numel(), 1))
+        for grad, v, sample, count in zip(grads, whole, some, nonzeros(some), strict=True)
+    ]
     together = torch.stack(counts).double()
     return sums_by_group(together, grads, [0] * len(grads), num_ranks)[0]

@@ -14,7 +14,15 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from trimtab.guard.distributed.sharding import copies, local
-from trimtab.guard.probes.packs import SMALL, Pack, pack, spread_sample
+from trimtab.guard.probes.packs import (
+    SMALL,
+    Pack,
+    absolute_sums,
+    largest,
+    pack,
+    spread_sample,
+    sums,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,7 +36,6 @@ __all__ = [
     "checksum_of_copies",
     "kept_of",
     "kept_tensors",
-    "largest_of",
     "read_moments",
     "rms_ratio",
     "settings",
@@ -159,12 +166,12 @@ def read_moments(
     others = [t for t in others if t.numel()]
     first = _packed(firsts, num_ranks)
     read = [
-        *(absolute_sum(p.flat) for p in first),
-        *(largest_of(p.flat) for p in first),
-        *(p.flat.sum() for p in second),  # negative elements are reported on their own
+        *absolute_sums([p.flat for p in first]),
+        *largest([p.flat for p in first]),
+        *sums([p.flat for p in second]),  # negative elements are reported on their own
         *(high for _, high in ranges),
         *(low for low, _ in ranges),
-        *(largest_of(t) for t in others),
+        *largest(others),
     ]
     counted = _count_of_updates(optimizer, kept)
     if read and isinstance(counted, torch.Tensor):
@@ -236,23 +243,6 @@ def _broken(kept: Sequence[tuple[str, str, torch.Tensor]]) -> tuple[str, ...]:
         if key in (*SECOND, *_OTHER) and bool((mine < 0).any()):
             broken.append(f"{name}: {key} is negative")
     return tuple(broken)
-
-
-def absolute_sum(flat: torch.Tensor) -> torch.Tensor:
-    """Return the sum of the absolute elements of a tensor [n], a scalar tensor.
-
-    Of more than 65,536 it is estimated from an even sample of as many.
-    """
-    some = spread_sample(flat, SMALL)
-    share = flat.numel() / max(some.numel(), 1)
-    total: torch.Tensor = some.abs().sum(dtype=torch.float32) * share
-    return total
-
-
-def largest_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the largest absolute element of a tensor [n >= 1]; NaN where there is one."""
-    low, high = torch.aminmax(tensor)
-    return torch.maximum(-low, high)
 
 
 def starved(optimizer: torch.optim.Optimizer, kept: Kept | None) -> tuple[str, ...]:
@@ -365,7 +355,7 @@ def rms_ratio(
         state: dict[str, torch.Tensor] | None = optimizer.state.get(p)
         if p.grad is None or not state or "exp_avg_sq" not in state or p.dim() < 2:
             continue
-        g, v = local(p.grad).flatten(), local(state["exp_avg_sq"]).flatten()
+        g, v = local(p.grad).reshape(-1), local(state["exp_avg_sq"]).reshape(-1)
         if not g.numel() or id(p) not in beta2:
             continue
         every = max(g.numel() // _SAMPLED, 1) | 1  # odd: no column of a matrix by itself
@@ -500,7 +490,7 @@ class UpdateProbe:
         before, now = [p.flat for p in packs], [p.flat for p in self._thinned(whole)]
         weights_before = torch._foreach_norm(before)
         torch._foreach_sub_(before, now)  # in place: fresh memory takes longer than the sum
-        read = [*torch._foreach_norm(before), *weights_before, *(largest_of(p.flat) for p in whole)]
+        read = [*torch._foreach_norm(before), *weights_before, *largest([p.flat for p in whole])]
         numbers = torch.stack([t.float() for t in read]).double().tolist()
         n = len(packs)
         changed, weights = (

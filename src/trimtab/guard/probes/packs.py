@@ -15,7 +15,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["SMALL", "Pack", "pack", "spread_sample"]
+__all__ = ["SMALL", "Pack", "absolute_sums", "largest", "nonzeros", "pack", "spread_sample", "sums"]
 
 SMALL = 1 << 16
 """Elements up to which copying a tensor is cheaper than an operation of its own."""
@@ -53,7 +53,7 @@ def pack(tensors: Sequence[torch.Tensor], shares: Sequence[float]) -> list[Pack]
     for i, (tensor, share) in enumerate(zip(tensors, shares, strict=True)):
         size = tensor.numel()
         if size > SMALL:
-            flat = tensor.detach().flatten()
+            flat = tensor.detach().reshape(-1)
             packs.append(Pack(flat=flat, share=share, members=(i,), ends=(size,)))
         elif size:
             small.setdefault((tensor.dtype, tensor.device, share), []).append(i)
@@ -87,4 +87,63 @@ def spread_sample(flat: torch.Tensor, most: int) -> torch.Tensor:
     num = len(flat) // (_RUN * every)
     if len(flat) <= most or not num:
         return flat
-    return flat[: num * every * _RUN].view(num, every, _RUN)[:, 0]
+    return flat.as_strided((num, _RUN), (every * _RUN, 1))
+
+
+# -- asked of many at once ------------------------------------------------------------------
+#
+# On a GPU an operation costs what it takes to start it, 10 microseconds whatever its size: torch's
+# own operations over lists start one for many tensors. On a CPU they go one by one and are slower
+# than reductions that use its vector instructions.
+
+
+def _at_once(flats: Sequence[torch.Tensor]) -> bool:
+    first = flats[0]
+    return first.is_cuda and all(
+        t.dtype == torch.float32 and t.device == first.device for t in flats
+    )
+
+
+def largest(flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the largest absolute element of each tensor, scalar tensors; NaN where there is one.
+
+    Args:
+        flats: Any number, each of at least one element.
+
+    Example:
+        >>> largest([torch.tensor([1.0, -3.0]), torch.tensor([float("nan"), 1.0])])
+        [tensor(3.), tensor(nan)]
+    """
+    if flats and _at_once(flats):
+        return list(torch._foreach_norm(list(flats), torch.inf))
+    found = []
+    for flat in flats:
+        low, high = torch.aminmax(flat)
+        found.append(torch.maximum(-low, high))
+    return found
+
+
+def sums(flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the sum of each tensor, none of whose elements is negative: else it may be another."""
+    if flats and _at_once(flats):
+        return list(torch._foreach_norm(list(flats), 1))
+    return [flat.sum() for flat in flats]
+
+
+def absolute_sums(flats: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the sum of the absolute elements of each tensor [n], scalar tensors.
+
+    Of more than 65,536 it is estimated from an even sample of as many.
+    """
+    some = [spread_sample(flat, SMALL) for flat in flats]
+    shares = [flat.numel() / max(s.numel(), 1) for flat, s in zip(flats, some, strict=True)]
+    if flats and _at_once(flats):
+        return list(torch._foreach_mul(torch._foreach_norm(some, 1), shares))
+    return [s.abs().sum(dtype=torch.float32) * share for s, share in zip(some, shares, strict=True)]
+
+
+def nonzeros(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    """Return how many elements of each tensor are not zero, scalar tensors."""
+    if tensors and _at_once(tensors):
+        return list(torch._foreach_norm(list(tensors), 0))
+    return [torch.count_nonzero(t) for t in tensors]

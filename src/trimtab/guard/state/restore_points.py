@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from trimtab.guard.distributed.sharding import local
 from trimtab.guard.state.checkpoint_store import Store
 from trimtab.guard.state.snapshot_budget import Needed, SnapshotBudget, needed_for
+from trimtab.guard.state.snapshot_pace import SnapshotPace
 from trimtab.guard.state.spill import Spill, spill_folder
 from trimtab.guard.state.state_copy import state_bytes
 from trimtab.guard.state.training_state import SnapshotRing
@@ -52,6 +53,7 @@ class RestorePoints:
         copy_to = Path(policy.copy_to) if policy.copy_to else None
         self.ring = SnapshotRing(policy.snapshots_kept)
         self.store = Store(recorder, ranks=ranks, keep=policy.checkpoints_kept, copy_to=copy_to)
+        self.pace = SnapshotPace(policy, ranks)
         self._state = state
         self._ranks = ranks
         self._policy = policy
@@ -175,6 +177,9 @@ class RestorePoints:
         what = self._state.unsound()
         self._make_room(least=1 if what or self._fits > 1 else 0)
         snapshot = self._capture()
+        wider = self.pace.note_taken(snapshot.step, self._state.copier.seconds)
+        if wider:
+            self.store.note(wider)
         if not what:
             self.ring.add(snapshot)
             self._begin_to_spill(snapshot)

@@ -6,20 +6,20 @@ rest becomes JSON with tags for what JSON cannot say (tuples, keys that are not 
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections import Counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
 
 from trimtab.errors import ActError
+from trimtab.guard.state.pinned import PinnedCopies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
-__all__ = ["AsJson", "clone", "join", "split"]
+__all__ = ["AsJson", "Copies", "clone", "join", "split", "tensors_in"]
 
 _TAG = "__trimtab__"
 
@@ -28,43 +28,51 @@ class AsJson(dict[str, Any]):
     """A part of a state that is JSON already: a judge has tens of thousands of numbers."""
 
 
-def clone(state: Any) -> Any:
-    """Return a deep copy whose tensors live on the CPU, detached."""
+class Copies(Protocol):
+    """Copies of tensors."""
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """Return the copy of one; None where there is none."""
+        ...
+
+
+def clone(state: Any, copies: Copies | None = None) -> Any:
+    """Return a deep copy whose tensors live on the CPU, detached.
+
+    Args:
+        state: Nested dicts, lists and tuples.
+        copies: Copies of some of its tensors that are there already; None: those on a device are
+            copied together.
+    """
+    if copies is None:
+        on_device = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+        copies = PinnedCopies(tensors_in(state) if on_device else ())
     if isinstance(state, torch.Tensor):
-        return _on_host(state.detach())
+        copy = copies.of(state)
+        return state.detach().to("cpu", copy=True) if copy is None else copy
     if isinstance(state, Counter):  # MultiStepLR keeps its milestones in one
         return Counter(state)
     if isinstance(state, dict):
-        return {k: clone(v) for k, v in state.items()}
+        return {k: clone(v, copies) for k, v in state.items()}
     if isinstance(state, list):
-        return [clone(v) for v in state]
+        return [clone(v, copies) for v in state]
     if isinstance(state, tuple):
-        return tuple(clone(v) for v in state)
+        return tuple(clone(v, copies) for v in state)
     if isinstance(state, np.ndarray):
         return state.copy()
     return state
 
 
-_WASTE = 1.25
-"""Most that pinned memory may be larger than what lies in it: torch takes powers of two. Ours."""
-
-
-def _on_host(tensor: torch.Tensor) -> torch.Tensor:
-    """Return a copy in host memory; that of a CUDA tensor in pinned memory where little is wasted.
-
-    A device copies into it at the full speed of its bus; fresh pages take ten times as long, and
-    torch keeps pinned ones for the next copy.
-    """
-    size = tensor.nbytes
-    plain = type(tensor) is torch.Tensor and tensor.is_cuda and tensor.layout == torch.strided
-    if plain and size >= _LEAST_PINNED and 1 << (size - 1).bit_length() <= _WASTE * size:
-        with contextlib.suppress(RuntimeError):  # no more memory can be pinned
-            return torch.empty_like(tensor, device="cpu", pin_memory=True).copy_(tensor)
-    return tensor.to("cpu", copy=True)
-
-
-_LEAST_PINNED = 1 << 16
-"""Bytes below which it does not matter."""
+def tensors_in(state: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors of a nested state."""
+    if isinstance(state, torch.Tensor):
+        yield state
+    elif isinstance(state, dict):
+        for value in state.values():
+            yield from tensors_in(value)
+    elif isinstance(state, list | tuple):
+        for value in state:
+            yield from tensors_in(value)
 
 
 def split(state: Any, path: str = "state") -> tuple[dict[str, torch.Tensor], Any]:

@@ -190,7 +190,8 @@ class Training:
             if role == "optimizer":
                 _release(self.optimizer)
             # A copy: some optimizers keep the tensors they are given, and a snapshot is used again.
-            target.load_state_dict(clone(state[role]))
+            lent = _LENT if _copies_what_it_loads(target) else None
+            target.load_state_dict(clone(state[role], lent))
             self.loaded.append(role)
             if role == "optimizer":
                 self._check_loaded(state[role].get("param_groups", ()))
@@ -304,6 +305,35 @@ def _release(optimizer: torch.optim.Optimizer) -> None:
         away = any(p.device.type != "cpu" for g in one.param_groups for p in g["params"])
         if away and type(one).load_state_dict is torch.optim.Optimizer.load_state_dict:
             one.state.clear()
+
+
+class _Lent:
+    """Large tensors as they are, for one who copies them to a device anyway."""
+
+    def of(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        return tensor if tensor.nbytes >= _LEAST_LENT else None
+
+
+_LENT = _Lent()
+_LEAST_LENT = 1 << 16
+"""Bytes; counts of steps and the like stay on the host, where they would be kept."""
+
+
+def _copies_what_it_loads(target: object) -> bool:
+    """Whether torch's own loading moves large tensors to a device, and keeps none it was given.
+
+    To copy a state of 14 GB on the host first would take seconds, and as much memory again.
+    """
+    if isinstance(target, torch.nn.Module):
+        own = type(target).load_state_dict is torch.nn.Module.load_state_dict
+        return own and all(p.device.type != "cpu" for p in target.parameters())
+    members = getattr(target, "members", (target,))
+    return all(
+        isinstance(one, torch.optim.Optimizer)
+        and type(one).load_state_dict is torch.optim.Optimizer.load_state_dict
+        and all(p.device.type != "cpu" for g in one.param_groups for p in g["params"])
+        for one in members
+    )
 
 
 def _shapes(state: Mapping[str, object]) -> dict[str, tuple[int, ...]]:

@@ -40,7 +40,7 @@ _SKIPPING = (torch.optim.Adam, torch.optim.AdamW, torch.optim.SGD, torch.optim.A
 
 
 def reads_late(setting: str, parameters: Sequence[torch.Tensor]) -> bool:
-    """Whether values are read a step late: as the policy says, or on an accelerator.
+    """Whether values are read a step late: as the policy says, or on a GPU, where that was tried.
 
     Example:
         >>> weights = [torch.zeros(2)]
@@ -50,7 +50,7 @@ def reads_late(setting: str, parameters: Sequence[torch.Tensor]) -> bool:
     kind = parameters[0].device.type if parameters else "cpu"
     if kind in ("mps", "meta"):  # no float64 there
         return False
-    return setting == "late" or (setting == "auto" and kind != "cpu")
+    return setting == "late" or (setting == "auto" and kind == "cuda")
 
 
 class LateReads:
