@@ -643,7 +643,21 @@ def _lead(group: Sequence[Finding]) -> Finding:
     spoken = [f for f in group if f.kind != "held-out-worse"]
     if not any(f.signal == "loss" and f.severity != "info" for f in spoken):
         spoken = list(group)
-    return _of_the_resume(min(spoken, key=_telling), group)
+    lead = min(spoken, key=_telling)
+    if lead.kind in ("spike", "unrecovered-spike"):
+        # It is the steep end of what blocks of rows had seen go up before.
+        slow = [f for f in spoken if f.kind == "divergence" and _came_before(f, lead)]
+        lead = min(slow, key=_telling, default=lead)
+    return _of_the_resume(lead, group)
+
+
+def _came_before(slow: Finding, f: Finding) -> bool:
+    """Whether a finding on blocks of rows is as grave as another, and its first block was over."""
+    return (
+        slow.signal == f.signal
+        and slow.severity == f.severity
+        and slow.onset_row + slow.grain_rows <= f.onset_row
+    )
 
 
 def _of_the_resume(lead: Finding, group: Sequence[Finding]) -> Finding:
@@ -667,7 +681,8 @@ def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
     """Return the findings that date the onset.
 
     What other signals said before trouble of the loss is its first sign, not its onset, and a
-    block-wise finding dates an onset to a block, where a row-wise one knows better.
+    block-wise finding dates an onset to a block, where a row-wise one knows better, unless it came
+    only after that block was over: then it was late.
     """
     if lead.kind == "setting-jump":
         return (lead,)
@@ -685,7 +700,10 @@ def _onsets(group: Sequence[Finding], lead: Finding) -> Sequence[Finding]:
         return sooner or (lead,)
     # What a jump of a setting did begins after it.
     dating = [f for f in dating if f.kind != "setting-jump" or lead.kind == f.kind]
-    return [f for f in dating if f.grain_rows == 1] or dating
+    by_row = [f for f in dating if f.grain_rows == 1]
+    first = min((f.onset_row for f in by_row), default=0)
+    late = [f for f in dating if f.grain_rows > 1 and f.onset_row + f.grain_rows <= first]
+    return by_row + [f for f in late if f.severity != "info"] or dating
 
 
 def _dates_readings(f: Finding) -> bool:

@@ -47,6 +47,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "after-change": frozenset(),
     "suspect-change": frozenset(),
     "never-learns": frozenset(),
+    "guessing": frozenset(),
     "rate-ended": frozenset(),
     "rate-climb": frozenset(),
     "layer-gradients": frozenset(),

@@ -77,3 +77,12 @@ def test_a_rise_that_no_row_gives_away_is_an_alarm_of_the_whole_judge() -> None:
     record = record_of(np.arange(float(NUM)), {"loss": loss})
     alarms = [f for f in all_findings(record) if f.severity != "info"]
     assert {f.detector for f in alarms} >= {"risen"}
+
+
+def test_the_place_is_where_the_rows_rise_and_not_the_noisy_ones_before() -> None:
+    draw = np.random.default_rng(7)
+    loss = 0.5 + 0.1 * draw.standard_normal(420)
+    loss[297:300] = (0.58, 0.32, 0.45)
+    loss[300:] += 1.8 + 3.0 * np.exp(-np.arange(120) / 20)
+    (found,) = risen_findings(record_of(np.arange(420.0), {"loss": loss}))
+    assert found.onset_row == 300

@@ -197,3 +197,9 @@ def test_rows_counted_by_samples(tmp_path: Path) -> None:
     assert record.notes == ("rows are counted by samples; 8 samples make a step",)
     assert cells(record, "val_loss") == [None, 2.5, None]
     assert cells(record, "samples_seen")[0] == 8
+
+
+def test_a_step_that_no_float_holds_is_one_clear_error(tmp_path: Path) -> None:
+    pairs = [[10**400 + i, 0.5] for i in range(4)]
+    with pytest.raises(ReadError, match="^(?!.*fault of trimtab)"):
+        read_text(tmp_path, json.dumps({"loss": pairs}))

@@ -207,3 +207,12 @@ def test_wandb_csv_export_names_the_run_before_the_key(tmp_path: Path) -> None:
     assert record.axis == "step"
     assert record.columns["loss"].values.tolist() == [0.0] * 5
     assert record.columns["lr"].values.tolist() == [3.0] * 5
+
+
+def test_a_table_whose_name_is_no_text_is_passed_over(tmp_path: Path) -> None:
+    path = database(tmp_path / "runs.db", MLFLOW, [("loss", 2.5, 1, "a", i, 0) for i in range(9)])
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE other (x TEXT)")
+        connection.execute("PRAGMA writable_schema = ON")
+        connection.execute("UPDATE sqlite_master SET name = x'6f74686572' WHERE name = 'other'")
+    assert len(read_run(path).step) == 9

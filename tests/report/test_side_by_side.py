@@ -249,3 +249,42 @@ def test_a_run_that_is_worse_in_few_validations_alone_is_named() -> None:
 def test_a_loss_in_other_units_is_not_said_to_learn_nothing() -> None:
     other = compared(run_of(falling), run_of(lambda x: 400 * falling(x)))
     assert not any("nothing useful" in w for w in other.warnings)
+
+
+def test_who_is_worse_is_said_by_what_was_held_out_where_the_training_loss_says_otherwise() -> None:
+    step = np.arange(1.0, 601)
+    honest = 0.52 + 0.3 * np.exp(-step / 100)
+    overfit = honest + 0.15 * np.clip((step - 200) / 400, 0, 1)
+    a = run_of(lambda x: 0.5 + 0.3 * np.exp(-x / 100), 600, val_loss=honest)
+    b = run_of(lambda x: 0.05 + 0.7 * np.exp(-x / 100), 600, val_loss=overfit)
+    said = compared(a, b).verdict
+    assert said.startswith("104B is worse: val loss 0.52")
+    assert "by the training loss alone 13B is worse: 0.4" in said
+
+
+def test_validation_that_is_not_finite_any_more_is_worse() -> None:
+    step = np.arange(1.0, 301)
+    held_out = 1.2 + np.exp(-step / 100)
+    broken = np.where(step < 200, held_out, np.nan)
+    c = compared(run_of(falling, 300, val_loss=held_out), run_of(falling, 300, val_loss=broken))
+    assert c.verdict.startswith("104B is worse: val loss 1.2")
+    assert "and NaN at the end, apart from step 200 on" in c.verdict
+
+
+def test_a_reward_that_is_logged_at_other_steps_is_compared_and_the_loss_accuses_nobody() -> None:
+    def run(begins: float, reward: float) -> RunRecord:
+        step = np.arange(begins, 3000, 10)
+        builder = RecordBuilder("x", "made")
+        draw = np.random.default_rng(int(reward))
+        columns = {
+            "loss": 3.0 + reward / 50 + draw.normal(0, 0.1, len(step)),
+            "reward": reward * (1 - np.exp(-step / 500)) + draw.normal(0, 1.0, len(step)),
+        }
+        every = np.ones(len(step), dtype=np.bool_)
+        builder.extend(step, {n: Column(v, every) for n, v in columns.items()})
+        return builder.build()
+
+    c = compared(run(1, 200.0), run(4, 20.0))
+    assert not any("nats above" in w for w in c.warnings)
+    assert c.apart[0].signal == "reward"
+    assert c.apart[0].worse == "b"

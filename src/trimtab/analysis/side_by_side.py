@@ -5,7 +5,7 @@ difference of both. The gap at the end is the median over the last tenth of the 
 have; slopes are fitted over its last third.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -54,6 +54,8 @@ _OUTCOMES = frozenset(
     | {"preference_accuracy", "token_accuracy"}
 )
 """Signals that tell how good a run is; others, such as a norm, tell how it goes."""
+_FEW_COMMON = 8
+"""Steps that both log below which a reward is read between steps."""
 _MOST_APART = 3
 """Signals that the verdict names."""
 _SIGNALS = ("loss", "val_loss", "grad_norm", "activation_norm", "loss_scale", "lr", "step_time_s")
@@ -123,6 +125,8 @@ class Apart:
         """The side on the bad side of a signal that says what a run has learned; None of others."""
         if self.signal.split("/")[0] not in _OUTCOMES:
             return None
+        if not (np.isfinite(self.a) and np.isfinite(self.b)):
+            return "b" if np.isfinite(self.a) else "a"
         bad = SIGNAL_BY_NAME[self.signal.split("/")[0]].bad
         return "b" if (self.b > self.a) == (bad == "up") else "a"
 
@@ -168,11 +172,15 @@ class Comparison:
         said = self._of_loss()
         if not self.apart or not said:
             return said
+        judged = {x.worse for x in self.apart if x.worse is not None}
+        if self.worse_by is not None and judged == {"a" if self.worse == "b" else "b"}:
+            # What was held out, or a reward, says how good a run is; the training loss alone lies.
+            return f"{self._of_others(judged)}; by the training loss alone {said}"
         loss = "training loss: " if self.worse is None else ""
         return f"{self._of_others()}; {loss}{said}" if loss else f"{said}; {self._of_others()}"
 
-    def _of_others(self) -> str:
-        """Return which other signals end apart, and who is worse by them."""
+    def _of_others(self, judged: Collection[str] = ()) -> str:
+        """Return which other signals end apart, and who is worse by them: of itself, or `judged`."""
         shown = "; ".join(
             f"{_label(x.signal)} {number(x.a)} and {number(x.b)} at the end, apart from {self.by}"
             f" {number(x.since)} on"
@@ -180,8 +188,8 @@ class Comparison:
         )
         more = len(self.apart) - _MOST_APART
         shown += f"; and {more} more" if more > 0 else ""
-        worse = {x.worse for x in self.apart if x.worse is not None}
-        if self.worse is None and len(worse) == 1:
+        worse = set(judged) or {x.worse for x in self.apart if x.worse is not None}
+        if (judged or self.worse is None) and len(worse) == 1:
             return f"{(self.b if 'b' in worse else self.a).label} is worse: {shown}"
         return shown
 
@@ -312,7 +320,12 @@ def _apart(a: Side, b: Side, by: By, first: FirstDifference | None) -> tuple[Apa
         known = SIGNAL_BY_NAME.get(name.split("/")[0])
         if known is None or known.bad == "none":
             continue
-        x, one, two = _paired(a, b, by, name)
+        outcome = name.split("/")[0] in _OUTCOMES
+        x, one, two = _paired(a, b, by, name, between=outcome)
+        ends_at = _end_of_finite(one), _end_of_finite(two)
+        if outcome and ends_at[0] != ends_at[1]:  # one of them is not finite any more
+            found.append(Apart(name, one[-1], two[-1], float(x[min(ends_at)])))
+            continue
         # Where noise lives on a log scale, so do gaps; what is not positive has no logarithm.
         logs = known.scale == "log" and not (np.any(one <= 0) or np.any(two <= 0))
         at = apart_at_end(
@@ -382,20 +395,28 @@ def _worse(
 
 
 def _paired(
-    a: Side, b: Side, by: By, name: str
+    a: Side, b: Side, by: By, name: str, *, between: bool = False
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Return positions and the two values of a signal there, as logged; NaN and Inf stay."""
-    if by == "tokens":
-        (xa, ya), (xb, yb) = _series(a, name, by), _series(b, name, by)
-        if not len(xa) or not len(xb):
-            return (np.zeros(0),) * 3
-        grid = xa[(xa >= xb[0]) & (xa <= xb[-1])]
-        return grid, np.interp(grid, xa, ya), np.interp(grid, xb, yb)
+    """Return positions and the two values of a signal there, as logged; NaN and Inf stay.
+
+    Args:
+        a: One side.
+        b: The other.
+        by: What positions are.
+        name: The signal.
+        between: Where hardly a step is common to both, give values between those of b.
+    """
     one, two = (s.record.columns.get(name) for s in (a, b))
     if one is None or two is None:
         return (np.zeros(0),) * 3
     rows_a, rows_b = a.rows[one.present[a.rows]], b.rows[two.present[b.rows]]
     steps, rows_a, rows_b = common_rows(a.record, b.record, rows_a, rows_b)
+    if by == "tokens" or (between and len(steps) < _FEW_COMMON):
+        (xa, ya), (xb, yb) = _series(a, name, by), _series(b, name, by)
+        if not len(xa) or not len(xb):
+            return (np.zeros(0),) * 3
+        grid = xa[(xa >= xb[0]) & (xa <= xb[-1])]
+        return grid, np.interp(grid, xa, ya), np.interp(grid, xb, yb)
     return steps, one.values[rows_a], two.values[rows_b]
 
 
@@ -539,7 +560,8 @@ def _warnings(
     falls steeply, and the healthy one beside it is not slow.
     """
     said = []
-    if abs(end_gap) > USELESS_GAP:
+    # The loss of a policy or of its critic says nothing of how good it is.
+    if abs(end_gap) > USELESS_GAP and "reward" not in measured_by_both(a.record, b.record):
         above, better = (b, a) if end_gap > 0 else (a, b)
         gap = f"{above.label} is {abs(end_gap):.3g} nats above {better.label} at the same {by}"
         useless = _is_useless(above, better, by)

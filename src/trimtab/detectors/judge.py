@@ -41,6 +41,7 @@ from trimtab.detectors.creep import CreepDetector
 from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 from trimtab.detectors.drop import DropDetector
 from trimtab.detectors.frozen import FrozenDetector
+from trimtab.detectors.guessing import GuessingDetector
 from trimtab.detectors.held_out import HeldOutDetector
 from trimtab.detectors.layer_gradients import LayerGradientsDetector
 from trimtab.detectors.learned_by_heart import LearnedByHeartDetector
@@ -103,6 +104,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SettingChangeDetector(),
     UnannouncedChangeDetector(),
     NeverLearnsDetector(),
+    GuessingDetector(),
     RateEndedDetector(),
     RateClimbDetector(),
     LayerGradientsDetector(),

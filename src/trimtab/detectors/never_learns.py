@@ -287,7 +287,9 @@ class NeverLearnsDetector:
     def _findings(self, s: NeverLearnsState, row: RowPlace, *, over: bool) -> tuple[Finding, ...]:
         """Return the finding, and the same as a plateau: a loss that never falls stands still."""
         found = self._finding(s, row, over=over)
-        return found, replace(found, detector=f"{self.name}-flat", kind="plateau")
+        # What is over was no trouble, but it did stand still.
+        flat = replace(found, detector=f"{self.name}-flat", kind="plateau", severity="warning")
+        return found, flat
 
     def _finding(self, s: NeverLearnsState, row: RowPlace, *, over: bool) -> Finding:
         because = {
@@ -306,7 +308,7 @@ class NeverLearnsDetector:
             detector=f"{self.name}-{s.why}",
             kind="never-learns",
             signal="loss",
-            severity="warning",
+            severity="info" if over else "warning",  # it has learned after all
             row=row.index,
             step=row.step,
             onset_row=s.first_row,

@@ -37,6 +37,8 @@ MOST_ROWS = 4096
 OVER_EARLIER = 2.0
 LEAST_SHARE = 0.02
 """Of the level. As in `swells`."""
+_MOST_MOVED = 16
+"""Rows by which the place may be later than sums say."""
 NEGLIGIBLE = 1e-3
 """Of the first losses: below that a change does not matter. As in `hindsight`."""
 
@@ -79,6 +81,9 @@ def _of(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
     over_bar, k, m, level_before, rise_by = best
     if not k:
         return []
+    # Sums say where within a few rows; those that have not risen yet lie before it.
+    risen = y[k : k + _MOST_MOVED] > level_before + 0.25 * rise_by
+    onset = k + int(np.argmax(risen))
     return [
         finding_at(
             record,
@@ -87,8 +92,8 @@ def _of(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
             signal="loss",
             severity="warning",
             row=int(rows[k + m - 1]),
-            onset_row=int(rows[k]),
-            peak_row=int(rows[k + int(np.argmax(y[k : k + m]))]),
+            onset_row=int(rows[onset]),
+            peak_row=int(rows[onset + int(np.argmax(y[onset : k + m]))]),
             value=level_before + rise_by,
             expected=level_before,
             score=min(99.0, 6.0 * float(np.sqrt(over_bar))),

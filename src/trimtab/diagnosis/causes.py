@@ -23,6 +23,9 @@ UNKNOWN = "unknown"
 
 
 # A slow step or a full disk has none of these causes, however common they are otherwise.
+_NOT_LOSS_BUT_GUESSES = EvidenceRule(
+    "another-kind", e.shows_nothing, -5.0, "the loss and the gradients show nothing"
+)
 _NOT_LOSS = EvidenceRule(
     "another-kind", e.other_kind(*e.STATE_KINDS), -5.0, "the loss and the gradients show nothing"
 )
@@ -80,6 +83,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 "the loss was lost within the updates before the first row, from fresh weights",
             ),
             EvidenceRule(
+                "worse-than-a-guess",
+                e.sign("guessing-worse"),
+                5.0,
+                "the loss wanders above that of a guess: updates are too large to settle there",
+            ),
+            EvidenceRule(
                 "rewritten",
                 e.sign("rewritten"),
                 4.0,
@@ -100,7 +109,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("skip-held", e.skip_held, -3.0, say.SKIP_HELD),
             EvidenceRule("probe-found", e.probe_found, -1.5, say.PROBE_FOUND),
             EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),
-            _NOT_LOSS,
+            _NOT_LOSS_BUT_GUESSES,
         ),
         look_alikes=("learning-rate-jump", "warm-up-end", "fp16-range", "bad-data-window"),
         test=(

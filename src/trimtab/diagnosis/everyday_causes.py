@@ -330,6 +330,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         prior=_RARE,
         rules=_plain(
             "never-learns-chance",
+            "guessing",
             "hardly-moved",
             "few-rows-flat",
             "few-rows-one-answer",

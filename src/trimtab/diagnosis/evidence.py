@@ -437,6 +437,11 @@ def full_rate(f: Features) -> float:
     return yes(f.lr_peak_share is not None and f.lr_peak_share > 0.9)
 
 
+def shows_nothing(f: Features) -> float:
+    """The loss and the gradients show nothing, and the loss does not lie above that of a guess."""
+    return yes(not f.kinds & STATE_KINDS and "guessing-worse" not in f.signs)
+
+
 def other_kind(*kinds: str) -> Callable[[Features], float]:
     """Return a strength that is 1 when the incident is none of these kinds."""
     wanted = frozenset(kinds)

@@ -125,6 +125,8 @@ def _shapes(database: sqlite3.Connection) -> Iterator[_Shape]:
     found: list[_Shape] = []
     rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     for (table,) in rows:
+        if not isinstance(table, str):  # damaged
+            continue
         names = [str(r[1]) for r in database.execute(f"PRAGMA table_info({_quoted(table)})")]
         shape = _shape(str(table), names)
         if shape is not None:

@@ -1,0 +1,67 @@
+"""A model that only guesses: accuracies of 1 / k beside a loss about ln k."""
+
+import math
+
+import numpy as np
+import pytest
+
+from trimtab.detectors.guessing import GuessingDetector
+from trimtab.testing.contract import find_all
+
+
+def dead(*, level: float, share: float, rows: int = 300, seed: int = 0) -> dict[str, np.ndarray]:
+    draw = np.random.default_rng(seed)
+    loss = level + 0.02 * draw.standard_normal(rows)
+    loss[:5] += 3.0  # the leap with which it died
+    score = np.full(rows, np.nan)
+    score[9::10] = share + 0.003 * draw.choice((-1, 0, 1), size=len(score[9::10]))
+    return {"loss": loss, "eval_score": score}
+
+
+def test_a_dead_network_is_told_once_with_what_it_guesses() -> None:
+    found = find_all(GuessingDetector(), dead(level=2.5, share=0.1))
+    assert [f.detector for f in found] == ["guessing-worse"]
+    assert "held-out accuracy of 0.101 at 8 readings: a guess among 10 classes" in found[0].text
+    assert (found[0].onset_row, found[0].row) == (0, 79)
+
+
+def test_a_constant_answer_is_not_worse_than_a_guess() -> None:
+    (found,) = find_all(GuessingDetector(), dead(level=math.log(10), share=0.1))
+    assert found.detector == "guessing"
+
+
+def test_per_cent_and_training_accuracy_count_as_well() -> None:
+    rows = dead(level=2.5, share=0.1)
+    assert find_all(
+        GuessingDetector(), {"loss": rows["loss"], "accuracy": 100 * rows["eval_score"]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("level", "share"),
+    [
+        (1.5, 0.5),  # image classes: half right
+        (3.0, 0.35),  # tokens
+        (2.5, 0.30),  # a loss that is far from ln 3
+        (0.69, 0.62),  # of two classes more than half
+        (0.3, 0.1),  # a small loss, so that the score is something else
+    ],
+)
+def test_what_knows_something_is_left_alone(level: float, share: float) -> None:
+    assert find_all(GuessingDetector(), dead(level=level, share=share)) == ()
+
+
+def test_one_that_learns_after_all_is_no_trouble_any_more() -> None:
+    rows = dead(level=math.log(10), share=0.1)
+    rows["loss"][200:] -= np.linspace(0, 1.5, 100)
+    rows["eval_score"][200:] += np.linspace(0, 0.5, 100)
+    told, over = find_all(GuessingDetector(), rows)
+    assert (told.severity, over.severity) == ("warning", "info")
+    assert told.key == over.key
+    assert over.end_row is not None
+
+
+def test_one_that_has_known_better_did_not_guess_from_the_start() -> None:
+    rows = dead(level=math.log(10), share=0.1)
+    rows["eval_score"][:100] += 0.3
+    assert find_all(GuessingDetector(), rows) == ()
