@@ -656,3 +656,18 @@ def test_watch_ends_by_sigterm_as_by_ctrl_c_and_leaves_no_command(tmp_path: Path
     assert process.returncode == 128 + signal.SIGTERM, err
     assert "stopped at step 600" in out
     assert "Traceback" not in err
+
+
+def test_a_log_that_ended_long_ago_is_no_hang_at_the_first_look(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text(log_text(num_steps=300))
+    scene = Scene(start=path.stat().st_mtime + 5000.0)
+    scene.happenings = [scene.wait(5)] * 3
+    assert follow(path, scene, "--until-idle", "10", "--fail-on", "critical") == 0
+    assert not any((n.get("incident") or {}).get("kind") == "hang" for n in said(capsys))
+    scene = Scene(start=path.stat().st_mtime + 5000.0)
+    scene.happenings = [scene.wait(40)] * 3
+    assert follow(path, scene, "--fail-on", "critical") == 1
+    assert any((n.get("incident") or {}).get("kind") == "hang" for n in said(capsys))

@@ -201,5 +201,5 @@ def test_rows_counted_by_samples(tmp_path: Path) -> None:
 
 def test_a_step_that_no_float_holds_is_one_clear_error(tmp_path: Path) -> None:
     pairs = [[10**400 + i, 0.5] for i in range(4)]
-    with pytest.raises(ReadError, match="^(?!.*fault of trimtab)"):
+    with pytest.raises(ReadError, match=r"^(?!.*fault of trimtab)"):
         read_text(tmp_path, json.dumps({"loss": pairs}))

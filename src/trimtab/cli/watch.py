@@ -245,7 +245,7 @@ class _Printer:
         account = watch.account
         lowered = self._lowered(watch)
         if account is not None and not self.options.json:
-            tell(_state(account, watch.left, lowered))
+            tell(_state(account, watch.left, lowered, hung=watch.hangs))
         elif account is not None:
             last = final_loss(account.record)
             document = {
@@ -253,7 +253,7 @@ class _Printer:
                 "path": watch.path,
                 "event": "stopped",
                 "id": None,
-                "text": _state(account, watch.left, lowered),
+                "text": _state(account, watch.left, lowered, hung=watch.hangs),
                 "rows": account.record.num_loss_rows,
                 "step": None if last is None else last[0],
                 "loss": None if last is None else last[1],
@@ -281,13 +281,16 @@ class _Printer:
         return sum(severity_rank(x.severity) > stand.get(k, 2) for k, x in self.told.items())
 
 
-def _state(account: RunAccount, left: Sequence[IncidentAccount], lowered: int) -> str:
+def _state(
+    account: RunAccount, left: Sequence[IncidentAccount], lowered: int, *, hung: bool
+) -> str:
     """Return where the run stands, in one line.
 
     Args:
         account: Of all rows.
         left: Alarms of rows that are gone.
         lowered: Alarms that were told as more severe than they stand.
+        hung: Rows have stopped coming.
     """
     last = final_loss(account.record)
     where = (
@@ -299,6 +302,8 @@ def _state(account: RunAccount, left: Sequence[IncidentAccount], lowered: int) -
     settled = sum(bool(ia.resolved or ia.dismissed) for ia in account.incidents)
     found = len(account.incidents)
     counts = f"{found} incident{'s' * (found != 1)}, {open_ or 'none'} ongoing"
+    if hung:
+        counts = f"no rows come any more, {counts}"
     if settled:
         counts += f", {settled} dealt with"
     if left:

@@ -129,6 +129,11 @@ class Watch:
         return next(self._updates)
 
     @property
+    def hangs(self) -> bool:
+        """Whether a silence was told as a hang and lasts."""
+        return self._watcher.hangs
+
+    @property
     def account(self) -> RunAccount | None:
         """The analysis of the log as it was last read; None before the first reading."""
         return self._watcher.account

@@ -146,11 +146,18 @@ class Watcher:
         """Whether the last look took the log for one that stands still."""
         self._arrivals: list[float] = []
         self._hung_since: float | None = None
+        self._began: float | None = None
+        """When it first looked."""
 
     @property
     def incidents(self) -> tuple[tuple[int, IncidentAccount], ...]:
         """The incidents as they stand, with their ids."""
         return tuple((k.id, k.told) for k in self._known if k.id)
+
+    @property
+    def hangs(self) -> bool:
+        """Whether a silence was told as a hang and lasts."""
+        return self._hung_since is not None
 
     def poll(self, now: float) -> list[Notice]:
         """Look once and return what is new.
@@ -158,6 +165,7 @@ class Watcher:
         Args:
             now: Seconds since the epoch, as file times count them.
         """
+        self._began = now if self._began is None else self._began
         signature = _signature(self.path)
         if isinstance(signature, _Unseen):
             self.changed = False
@@ -265,6 +273,9 @@ class Watcher:
         usual = self._usual_gap_s(self.account.record)
         silent = now - self._arrivals[-1]
         if usual is None or silent < max(LEAST_HANG_S, self.hang_factor * usual):
+            return []
+        # A log that was done before anybody looked is no hang at the first look.
+        if self._began is None or now - self._began < LEAST_HANG_S:
             return []
         self._hung_since = self._arrivals[-1]
         self._num_told += 1
