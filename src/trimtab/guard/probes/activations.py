@@ -9,6 +9,7 @@ from torch import nn
 
 from trimtab.errors import ActError
 from trimtab.guard.distributed.sharding import local
+from trimtab.guard.probes.kept_error import KeptError
 from trimtab.guard.probes.packs import largest
 
 if TYPE_CHECKING:
@@ -110,6 +111,7 @@ class BlockProbe:
     def __init__(self, blocks: Sequence[nn.Module]) -> None:
         """Hook these blocks."""
         self.armed = False
+        self.kept = KeptError()
         self._seen: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
         self._handles = [
             block.register_forward_hook(lambda _module, _inputs, output, i=i: self._hook(i, output))
@@ -119,14 +121,22 @@ class BlockProbe:
     def _hook(self, index: int, output: object) -> None:
         if not self.armed or not torch.is_grad_enabled():
             return
+        try:
+            self._measure(index, output)
+        except Exception as error:  # noqa: BLE001 - in the user's forward pass; `take` raises it
+            self.armed, self.kept.error = False, error
+
+    def _measure(self, index: int, output: object) -> None:
         first = output[0] if isinstance(output, tuple | list) and output else output
         if isinstance(first, torch.Tensor) and first.is_floating_point() and first.numel():
             hidden = local(first.detach())
-            norm = torch.linalg.vector_norm(hidden, dtype=torch.float32)
-            self._seen[index] = (norm, largest([hidden])[0].float(), hidden.numel())
+            wide = hidden.dtype in (torch.float32, torch.float64)
+            norm = torch.linalg.vector_norm(hidden, dtype=None if wide else torch.float32)
+            self._seen[index] = (norm.float(), largest([hidden])[0].float(), hidden.numel())
 
     def take(self, num_blocks: int) -> tuple[list[float], list[float]]:
         """Return RMS and largest value by block, NaN where a block was not run; forget them."""
+        self.kept.raise_once()
         seen, self._seen = self._seen, {}
         rms, top = [float("nan")] * num_blocks, [float("nan")] * num_blocks
         if seen:

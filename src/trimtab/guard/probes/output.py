@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from trimtab.guard.distributed.sharding import local
+from trimtab.guard.probes.kept_error import KeptError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,6 +27,7 @@ class LogZProbe:
     def __init__(self, layer: nn.Module | None) -> None:
         """Hook an output layer; does nothing without one."""
         self.armed = False
+        self.kept = KeptError()
         self.value: torch.Tensor | None = None
         weight = getattr(layer, "weight", None)
         self._vocab = weight.shape[0] if isinstance(weight, torch.Tensor) else None
@@ -34,6 +36,12 @@ class LogZProbe:
     def _hook(self, _module: nn.Module, _inputs: object, output: object) -> None:
         if not self.armed or not torch.is_grad_enabled() or not isinstance(output, torch.Tensor):
             return
+        try:
+            self._measure(output)
+        except Exception as error:  # noqa: BLE001 - in the user's forward pass; `take` raises it
+            self.armed, self.kept.error = False, error
+
+    def _measure(self, output: torch.Tensor) -> None:
         logits = local(output.detach())
         if logits.dim() < 2 or logits.shape[-1] != self._vocab or not logits.numel():
             return
@@ -43,6 +51,7 @@ class LogZProbe:
 
     def take(self) -> float | None:
         """Return the value of the last forward pass, and forget it; None without one."""
+        self.kept.raise_once()
         value, self.value = self.value, None
         return None if value is None else float(value)
 

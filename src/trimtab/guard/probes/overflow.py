@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from trimtab.guard.distributed.sharding import local
+from trimtab.guard.probes.kept_error import KeptError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -59,6 +60,7 @@ class OverflowProbe:
         self._model = model
         self._handles: list[RemovableHandle] = []
         self._ranges: list[ModuleRange] = []
+        self.kept = KeptError()
 
     def arm(self) -> None:
         """Hook all leaf modules for the next forward pass."""
@@ -70,13 +72,21 @@ class OverflowProbe:
     def _hook(self, name: str) -> Callable[[nn.Module, object, object], None]:
         def seen(_module: nn.Module, inputs: object, output: object) -> None:
             first = output[0] if isinstance(output, tuple | list) and output else output
-            if isinstance(first, torch.Tensor) and first.is_floating_point() and first.numel():
-                seen_range = _range_of(name, local(first.detach()))
-                if seen_range.overflows:
-                    seen_range = replace(seen_range, inputs_finite=_all_finite(inputs))
-                self._ranges.append(seen_range)
+            if not isinstance(first, torch.Tensor) or not first.is_floating_point():
+                return
+            try:
+                self._note(name, inputs, first)
+            except Exception as error:  # noqa: BLE001 - in the user's forward pass; see `take`
+                self.kept.error = error
 
         return seen
+
+    def _note(self, name: str, inputs: object, output: torch.Tensor) -> None:
+        if output.numel():
+            seen_range = _range_of(name, local(output.detach()))
+            if seen_range.overflows:
+                seen_range = replace(seen_range, inputs_finite=_all_finite(inputs))
+            self._ranges.append(seen_range)
 
     def take(self) -> list[ModuleRange]:
         """Remove the hooks and return what they saw, in the order of the calls."""

@@ -17,6 +17,7 @@ from torch import nn
 
 from trimtab.guard.distributed.sharding import local
 from trimtab.guard.probes.attention import is_compiled
+from trimtab.guard.probes.kept_error import KeptError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,6 +40,7 @@ class RouterProbe:
     def __init__(self, model: nn.Module) -> None:
         """Hook the routers; does nothing in a model that is compiled."""
         self.armed = False
+        self.kept = KeptError()
         self._routers = [] if any(map(is_compiled, model.modules())) else _find(model)
         self._held: list[tuple[int, torch.Tensor, torch.Tensor | None]] = []
         self._loss: torch.Tensor | None = None
@@ -66,6 +68,12 @@ class RouterProbe:
     def _see(self, index: int, output: object) -> None:
         if not self.armed or not torch.is_grad_enabled():
             return
+        try:
+            self._hold(index, output)
+        except Exception as error:  # noqa: BLE001 - in the user's forward pass; `take` raises it
+            self.armed, self.kept.error = False, error
+
+    def _hold(self, index: int, output: object) -> None:
         found = output if isinstance(output, tuple | list) else (output,)
         tensors = [local(t.detach()) for t in found if isinstance(t, torch.Tensor)]
         experts = self._routers[index][1]
@@ -85,6 +93,7 @@ class RouterProbe:
         Of each router: tokens by expert, probabilities by expert, tokens, sum of squared log Z;
         then the auxiliary loss that the model gave, or NaN.
         """
+        self.kept.raise_once()
         sums = [np.zeros(2 * experts + 2) for experts in self.sizes]
         for index, scores, chosen in self._held:
             _, experts, k = self._routers[index]

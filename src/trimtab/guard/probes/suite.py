@@ -318,6 +318,7 @@ class Probes:
             found.values["activation_norm"] = hidden
         self._softly("samples", lambda: self._take_samples(found))
         broken = [r for r in self._overflow.take() if r.overflows]
+        self._softly("overflow", self._overflow.kept.raise_once)
         # behind the first one NaN is only passed on
         left = next((r for r in broken if r.inputs_finite), broken[0] if broken else None)
         if left is not None:
