@@ -18,6 +18,7 @@ __all__ = [
     "SIGNAL_BY_NAME",
     "Severity",
     "Signal",
+    "alias_place",
     "canonical",
     "may_count",
     "normalise",
@@ -554,6 +555,19 @@ SIGNALS: tuple[Signal, ...] = (
         doc="exp(loss); Inf where it would overflow.",
         aliases=("perplexity", "ppl", "lm loss ppl", "train/ppl"),
     ),
+    Signal(
+        name="val_perplexity",
+        unit="1",
+        bad="up",
+        scale="log",
+        doc="exp(validation loss), where that is logged and the loss itself is not.",
+        aliases=tuple(
+            f"{held_out}{joint}{name}"
+            for held_out in ("val", "valid", "validation", "eval", "test", "dev")
+            for joint in ("/", "_")
+            for name in ("ppl", "perplexity")
+        ),
+    ),
     *(
         Signal(
             name=w.name,
@@ -578,6 +592,10 @@ def normalise(key: str) -> str:
 
 _ALIASES: Mapping[str, str] = {
     normalise(alias): s.name for s in SIGNALS for alias in (s.name, *s.aliases)
+}
+
+_ALIAS_PLACE: Mapping[str, int] = {
+    normalise(alias): place for s in SIGNALS for place, alias in enumerate(s.aliases)
 }
 
 _MIN_SQUEEZED = 6
@@ -701,6 +719,11 @@ def may_count(key: str) -> bool:
     """
     words = re.split(r"[^a-z0-9]+", normalise(key))
     return words[-1] in _COUNTS and len(words) <= _MOST_COUNT_WORDS and _NO_COUNT.isdisjoint(words)
+
+
+def alias_place(key: str) -> int:
+    """Return where a key stands among those of its signal: of several the first says most."""
+    return _ALIAS_PLACE.get(normalise(key), len(_ALIAS_PLACE))
 
 
 @lru_cache(maxsize=4096)

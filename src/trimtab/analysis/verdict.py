@@ -20,6 +20,7 @@ from trimtab.chronicle.coverage import Coverage
 from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
+from trimtab.readers.rank_values import is_of_rank
 from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
 from trimtab.text import number, plain, signal_label
@@ -194,8 +195,8 @@ def judgement_of(
         sorted(
             name
             for name in logged - judged_signals - _DERIVED
-            # Each data set's loss is judged by `data_sets`.
-            if not name.startswith(("loss/", "val_loss/"))
+            # Each data set's loss is judged by `data_sets`, each rank by `ranks`.
+            if not (name.startswith(("loss/", "val_loss/")) or is_of_rank(name))
             # Without a judge it is not known what it reads.
             and judged_signals
             and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")

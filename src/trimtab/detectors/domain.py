@@ -41,7 +41,7 @@ __all__ = ["Clause", "DomainDetector", "DomainSign", "DomainState"]
 
 _MOST_CELLS = 64
 _RECENT = 8
-_SPARSE = frozenset({"eval_score", "fid", "ema_loss"})
+_SPARSE = frozenset({"eval_score", "eval_error", "fid", "ema_loss"})
 """Signals of evaluations: few values, each a mean over many samples."""
 _LEAST_PAST = 4
 """Cells of past below which a signal is not judged."""
@@ -235,6 +235,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "sigma below best": lambda x, a, _: x.top - x.low >= a * x.sigma,
     "below start by": lambda x, a, _: x.low <= x.start - a * abs(x.start),
     "lost of the gain": lambda x, a, _: x.top - x.low >= a * (x.top - min(x.start, x.bottom)),
+    "gave the gain back": lambda x, a, _: x.high - x.bottom >= a * (max(x.start, x.top) - x.bottom),
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
     "lags": _lags,

@@ -23,6 +23,7 @@ from trimtab.readers.freetext.row_times import seconds_per_epoch
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.numbers import shown
+from trimtab.readers.runs_in_file import marks_in
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
 
@@ -105,6 +106,7 @@ class TextReader:
             known_format=bool(self.pattern),
             are_records=partial(are_records, path),
             seconds_per_epoch=partial(seconds_per_epoch, path),
+            marks=partial(marks_in, path),
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))
