@@ -123,7 +123,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Entropy of the policy over the tokens of its rollouts.",
         "entropy|entropy/mean|mean_entropy|actor/entropy|policy/entropy|policy_entropy|"
         "train/entropy|objective/entropy|ppo/policy/entropy|policy/entropy_avg|entropy_avg|"
-        "approx_entropy|train/approx_entropy|losses/entropy|entropy/all/mean|actor/entropy_loss",
+        "approx_entropy|train/approx_entropy|losses/entropy|entropy/all/mean|actor/entropy_loss|"
+        "entropy_loss|train/entropy_loss|losses/entropy_loss|loss/entropy_loss",
     ),
     DomainWord(
         "rl",

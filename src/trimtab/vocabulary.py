@@ -616,6 +616,8 @@ _GROUP_OF_LR = re.compile(
     r"(?:^|[/ ])(?:lr|learning rate)(?:$|[ /(].{0,30}?(?:pg|group|param group) ?\d+\)?$)"
 )
 """`optim/LR (group 0)`, `lr-DecoupledAdamW/group0`, `lr/pg0`."""
+_LR_OF_OPTIMIZER = re.compile(r"optim(?:izer)? ?\d+[/ ]lr ?\d*")
+"""`optim0_lr0`."""
 _COUNTS = frozenset(
     [
         "step",
@@ -742,6 +744,8 @@ def canonical(key: str) -> str | None:
     if name is not None:
         return name
     if text.startswith(("lr", "learning", "optim", "train")) and _GROUP_OF_LR.search(text):
+        return "lr"
+    if text.startswith("optim") and _LR_OF_OPTIMIZER.fullmatch(text):
         return "lr"
     for pattern, _ in _UNIT_SUFFIXES:
         stem = re.sub(pattern, "", text)

@@ -33,6 +33,7 @@ from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
     GAN_PAIR,
+    name_entropy,
     name_latent,
     named_parts,
     watch_parts,
@@ -574,6 +575,7 @@ class LogTable:
             if self._cells[k].role == "maybe-loss"
             or (self._cells[k].role == "domain" and _may_stand_in(k))
         }
+        name_entropy(losses, signals, keys)
         named = named_parts(losses)
         for name, key in named.items():
             if name not in signals:

@@ -19,6 +19,7 @@ from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
+    name_entropy,
     name_latent,
     named_parts,
     watch_parts,
@@ -227,6 +228,7 @@ class _Draft:
             if name not in self.signals:
                 self.signals[name], self.keys[name] = columns[key], key
         name_latent(self.signals, self.keys)
+        name_entropy(columns, self.signals, self.keys)
         if BROKEN_PARTS in self.signals or self.name != "loss":
             return
         known = True if is_whole(self.key) else None
@@ -526,7 +528,9 @@ def _without_loss(shapes: Sequence[Shape], marks: Marks) -> _Draft | None:
     for name in wanted:
         # An agent is counted by its episodes, too, and may say so on a line nearby.
         of_agent = name == "reward"
-        found = choose_main(shapes if of_agent else counting, name)
+        # An evaluation may name its step by its place alone: `Eval @ 500`.
+        by_place = of_agent or name == "val_loss"
+        found = choose_main(shapes if by_place else counting, name)
         if found is None:
             continue
         key, main = found
