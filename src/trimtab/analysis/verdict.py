@@ -39,6 +39,8 @@ _STANDS_FOR = {"val_loss": "yardstick_loss"}
 """The fixed batches of a guard, which it reads in eval mode, are validation, too."""
 _DERIVED = frozenset({"perplexity", "loss_step_std", "clipped", "clip_frequency"})
 """Signals that follow from others, and are judged through them."""
+_FEWEST_REWARDS = 48
+"""Rewards from which a fall of them would have been told, without a loss."""
 _NEVER = 0.05
 """A fault seen in a smaller share of places is said to be missed."""
 _MOST_NAMED = 5
@@ -231,6 +233,9 @@ def _too_little(
     if not record.num_rows:
         return "the log holds no rows"
     if not record.num_loss_rows:
+        reward = record.columns.get("reward")
+        if reward is not None and len(reward.finite_rows(slice(None))) >= _FEWEST_REWARDS:
+            return "no train loss is logged; the reward was judged by itself and has not collapsed"
         unread = "; if one of the keys is it: --columns loss=KEY" if record.unread else ""
         return f"no train loss is logged{unread}"
     if record.num_loss_rows < FEWEST_ROWS:
