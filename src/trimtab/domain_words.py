@@ -29,6 +29,21 @@ class DomainWord(NamedTuple):
     """Whether it is logged once for each layer or rank: the worst of them is then the signal."""
 
 
+_HELD_OUT_SETS = ("val", "valid", "validation", "eval", "test", "dev")
+
+
+def _measured(words: str, *, alone: str = "") -> str:
+    """Return keys of held-out metrics: each by itself, and behind the name of a set.
+
+    Args:
+        words: Names of metrics, separated by |, the one that says most first.
+        alone: Further ones that mean nothing, or something else, without a set.
+    """
+    named = [w for w in (words, alone) if w]
+    sets = [f"{s}{j}{w}" for w in "|".join(named).split("|") for s in _HELD_OUT_SETS for j in "/_"]
+    return "|".join([words, *sets])
+
+
 DOMAIN_WORDS: tuple[DomainWord, ...] = (
     DomainWord(
         "rl",
@@ -70,7 +85,35 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "val_acc|valid/acc|valid_acc|valid/accuracy|valid_accuracy|validation/acc|validation_acc|"
         "validation_accuracy|eval/acc|eval_acc|test/acc|test_acc|test_accuracy|val/acc1|val_acc1|"
         "val/top1|val_top1|eval/top1|eval_top1|test/top1|val/f1|val_f1|eval/f1|eval_f1|val/auc|"
-        "val_auc|eval/auc|eval_auc",
+        "val_auc|eval/auc|eval_auc|"
+        "metrics/map50_95(b)|metrics/map50(b)|metrics/map50_95(m)|metrics/map50(m)|"
+        + _measured(
+            "map50_95|map_50_95|map@50:95|map_0.5:0.95|map@0.5:0.95|metrics/map_0.5:0.95|bbox_map|"
+            "coco/bbox_map|segm_map|coco/segm_map|map50|map_50|map@50|map@0.5|map_0.5|"
+            "metrics/map_0.5|bbox_map_50|mean_average_precision|miou|mean_iou|iou|dice|dice_score|"
+            "mean_dice|f1|f1_score|f1score|macro_f1|f1_macro|micro_f1|f1_micro|weighted_f1|"
+            "f1_weighted|exact_match|bleu|sacrebleu|bleu4|bleu_4|rouge_l|rougel|rouge/l|rouge_lsum|"
+            "rougelsum|rouge_1|rouge1|rouge_2|rouge2|meteor|chrf|cider|psnr|ssim|ms_ssim|auc|auroc|"
+            "roc_auc|auc_roc|roc_auc_score|auprc|pr_auc|average_precision|ndcg|ndcg@5|ndcg@10|"
+            "ndcg@20|ndcg@100|mrr|mrr@10|hit_rate|hit@10|hr@10|recall@10|recall@20|recall@1|"
+            "recall@5|r@1|success_rate|win_rate|pass@1|mcc|matthews_correlation|kappa|"
+            "cohen_kappa|balanced_accuracy|macc|aacc",
+            alone="map|ap|ap50|em|r2|r2_score|pearson|spearman|spearmanr|recall|precision|score|"
+            "top5|acc5|top5_acc|top1_acc|acc_top1|acc@1",
+        )
+        + "|metrics/recall(b)|metrics/precision(b)|recall|precision",
+    ),
+    DomainWord(
+        "rl",
+        "eval_error",
+        "as logged",
+        "up",
+        "Error rate of held-out data, which is better when lower.",
+        _measured(
+            "wer|word_error_rate|cer|character_error_rate|char_error_rate|ter|phoneme_error_rate|"
+            "eer|equal_error_rate|lpips|mape|smape",
+            alone="error|error_rate|err|error1|err1|top1_err|top1_error",
+        ),
     ),
     DomainWord(
         "rl",
@@ -80,7 +123,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Entropy of the policy over the tokens of its rollouts.",
         "entropy|entropy/mean|mean_entropy|actor/entropy|policy/entropy|policy_entropy|"
         "train/entropy|objective/entropy|ppo/policy/entropy|policy/entropy_avg|entropy_avg|"
-        "approx_entropy|train/approx_entropy|losses/entropy|entropy/all/mean|actor/entropy_loss",
+        "approx_entropy|train/approx_entropy|losses/entropy|entropy/all/mean|actor/entropy_loss|"
+        "entropy_loss|train/entropy_loss|losses/entropy_loss|loss/entropy_loss",
     ),
     DomainWord(
         "rl",

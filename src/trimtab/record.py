@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 __all__ = [
+    "HELD_OUT",
     "MAX_UNREAD_KEYS",
     "Ancestor",
     "Attempt",
@@ -29,6 +30,8 @@ __all__ = [
 ]
 
 Axis = Literal["step", "epoch", "row"]
+HELD_OUT = frozenset({"val_loss", "perplexity", "val_perplexity", "eval_score", "eval_error"})
+"""Signals of evaluations; a log may print them after rows of later steps, and without a step."""
 MAX_UNREAD_KEYS = 200
 """Keys without a signal that a record names."""
 
@@ -223,6 +226,7 @@ class _Start:
     settings: Mapping[str, str] = field(default_factory=dict)
     why: str = ""
     trial: bool = False
+    anew: bool = False
 
 
 _MIN_STRETCH = 64
@@ -339,8 +343,12 @@ class RecordBuilder:
         settings: Mapping[str, str] | None = None,
         why: str = "",
         trial: bool = False,
+        anew: bool = False,
     ) -> None:
-        """Let the next row start a new attempt, with what is known of it."""
+        """Let the next row start a new attempt, with what is known of it.
+
+        `anew`: it goes on from nothing before it, as another run of the same file.
+        """
         self._pending = _Start(
             number=number,
             parent=parent,
@@ -348,6 +356,7 @@ class RecordBuilder:
             settings=dict(settings or {}),
             why=why,
             trial=trial,
+            anew=anew,
         )
 
     def add(self, step: float, values: Mapping[str, float]) -> None:
@@ -397,7 +406,9 @@ class RecordBuilder:
             return len(steps) - 1
         elif step < steps[-1]:
             first = self._starts[-1].row
-            if _LATE.issuperset(values) and step >= steps[first]:  # no restart: a late validation
+            if (
+                HELD_OUT.issuperset(values) and step >= steps[first]
+            ):  # no restart: a late validation
                 return bisect_left(steps, step, first)
             self._begin(None)
         steps.append(step)
@@ -440,7 +451,7 @@ class RecordBuilder:
             taken.add(number)
             yield Attempt(
                 number=number,
-                parent=start.parent or previous,
+                parent=start.parent or (None if start.anew else previous),
                 parent_step=start.parent_step,
                 first_row=start.row,
                 end_row=end_row,
@@ -455,10 +466,6 @@ def most_values(unread: Mapping[str, int]) -> dict[str, int]:
     """Return the keys with most values, at most `MAX_UNREAD_KEYS`; keys without values left out."""
     counts = sorted((k for k, n in unread.items() if n > 0), key=lambda k: -unread[k])
     return {key: unread[key] for key in counts[:MAX_UNREAD_KEYS]}
-
-
-_LATE = frozenset({"val_loss", "perplexity"})
-"""Signals that a log may print after rows of later steps."""
 
 
 def _next_number(previous: str | None, taken: Set[str | None]) -> str:

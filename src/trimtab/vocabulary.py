@@ -18,6 +18,7 @@ __all__ = [
     "SIGNAL_BY_NAME",
     "Severity",
     "Signal",
+    "alias_place",
     "canonical",
     "may_count",
     "normalise",
@@ -554,6 +555,19 @@ SIGNALS: tuple[Signal, ...] = (
         doc="exp(loss); Inf where it would overflow.",
         aliases=("perplexity", "ppl", "lm loss ppl", "train/ppl"),
     ),
+    Signal(
+        name="val_perplexity",
+        unit="1",
+        bad="up",
+        scale="log",
+        doc="exp(validation loss), where that is logged and the loss itself is not.",
+        aliases=tuple(
+            f"{held_out}{joint}{name}"
+            for held_out in ("val", "valid", "validation", "eval", "test", "dev")
+            for joint in ("/", "_")
+            for name in ("ppl", "perplexity")
+        ),
+    ),
     *(
         Signal(
             name=w.name,
@@ -580,6 +594,10 @@ _ALIASES: Mapping[str, str] = {
     normalise(alias): s.name for s in SIGNALS for alias in (s.name, *s.aliases)
 }
 
+_ALIAS_PLACE: Mapping[str, int] = {
+    normalise(alias): place for s in SIGNALS for place, alias in enumerate(s.aliases)
+}
+
 _MIN_SQUEEZED = 6
 _SQUEEZED: Mapping[str, str] = {
     squeezed: name
@@ -598,6 +616,8 @@ _GROUP_OF_LR = re.compile(
     r"(?:^|[/ ])(?:lr|learning rate)(?:$|[ /(].{0,30}?(?:pg|group|param group) ?\d+\)?$)"
 )
 """`optim/LR (group 0)`, `lr-DecoupledAdamW/group0`, `lr/pg0`."""
+_LR_OF_OPTIMIZER = re.compile(r"optim(?:izer)? ?\d+[/ ]lr ?\d*")
+"""`optim0_lr0`."""
 _COUNTS = frozenset(
     [
         "step",
@@ -703,6 +723,11 @@ def may_count(key: str) -> bool:
     return words[-1] in _COUNTS and len(words) <= _MOST_COUNT_WORDS and _NO_COUNT.isdisjoint(words)
 
 
+def alias_place(key: str) -> int:
+    """Return where a key stands among those of its signal: of several the first says most."""
+    return _ALIAS_PLACE.get(normalise(key), len(_ALIAS_PLACE))
+
+
 @lru_cache(maxsize=4096)
 def canonical(key: str) -> str | None:
     """Return the canonical name of a logged key, or None for a key that no alias knows.
@@ -719,6 +744,8 @@ def canonical(key: str) -> str | None:
     if name is not None:
         return name
     if text.startswith(("lr", "learning", "optim", "train")) and _GROUP_OF_LR.search(text):
+        return "lr"
+    if text.startswith("optim") and _LR_OF_OPTIMIZER.fullmatch(text):
         return "lr"
     for pattern, _ in _UNIT_SUFFIXES:
         stem = re.sub(pattern, "", text)

@@ -188,7 +188,7 @@ def test_other_ranks_are_left_out(tmp_path: Path) -> None:
     record = read_as(tmp_path, as_jsonl(rows))
     assert record.step.tolist() == list(range(8))
     assert set(cells(record, "loss")) == {3.0}
-    assert "8 rows of ranks other than 0 left out" in record.notes
+    assert "rank 0 is judged, 1 other rank compared with it" in record.notes
 
 
 def test_validation_rows_without_a_step_belong_to_the_row_before(tmp_path: Path) -> None:

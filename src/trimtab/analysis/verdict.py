@@ -20,6 +20,7 @@ from trimtab.chronicle.coverage import Coverage
 from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
+from trimtab.readers.rank_values import is_of_rank
 from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
 from trimtab.text import number, plain, signal_label
@@ -38,6 +39,8 @@ _STANDS_FOR = {"val_loss": "yardstick_loss"}
 """The fixed batches of a guard, which it reads in eval mode, are validation, too."""
 _DERIVED = frozenset({"perplexity", "loss_step_std", "clipped", "clip_frequency"})
 """Signals that follow from others, and are judged through them."""
+_FEWEST_REWARDS = 48
+"""Rewards from which a fall of them would have been told, without a loss."""
 _NEVER = 0.05
 """A fault seen in a smaller share of places is said to be missed."""
 _MOST_NAMED = 5
@@ -194,8 +197,8 @@ def judgement_of(
         sorted(
             name
             for name in logged - judged_signals - _DERIVED
-            # Each data set's loss is judged by `data_sets`.
-            if not name.startswith(("loss/", "val_loss/"))
+            # Each data set's loss is judged by `data_sets`, each rank by `ranks`.
+            if not (name.startswith(("loss/", "val_loss/")) or is_of_rank(name))
             # Without a judge it is not known what it reads.
             and judged_signals
             and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")
@@ -230,6 +233,9 @@ def _too_little(
     if not record.num_rows:
         return "the log holds no rows"
     if not record.num_loss_rows:
+        reward = record.columns.get("reward")
+        if reward is not None and len(reward.finite_rows(slice(None))) >= _FEWEST_REWARDS:
+            return "no train loss is logged; the reward was judged by itself and has not collapsed"
         unread = "; if one of the keys is it: --columns loss=KEY" if record.unread else ""
         return f"no train loss is logged{unread}"
     if record.num_loss_rows < FEWEST_ROWS:

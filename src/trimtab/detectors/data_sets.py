@@ -23,7 +23,7 @@ from trimtab.readers.tags import set_of_tag
 from trimtab.record import RunRecord
 from trimtab.signals.robust import dependent_blocks_sigma, median
 
-__all__ = ["set_findings"]
+__all__ = ["leaves", "set_findings"]
 
 Floats = NDArray[np.float64]
 
@@ -80,7 +80,7 @@ def _apart(record: RunRecord, names: list[str], span: slice) -> list[Finding]:
         if not gap.any():  # the median itself
             continue
         blocks = np.array([median(gap[a:b]) for a, b in pairs])
-        best = _leaves(blocks)
+        best = leaves(blocks)
         if best is None:
             continue
         k, score, moved = best
@@ -111,7 +111,7 @@ def _apart(record: RunRecord, names: list[str], span: slice) -> list[Finding]:
     return found
 
 
-def _leaves(blocks: Floats) -> tuple[int, float, float] | None:
+def leaves(blocks: Floats) -> tuple[int, float, float] | None:
     """Return (block, score, how far up) where the blocks leave their level for good; else None."""
     best: tuple[int, float, float] | None = None
     for k in range(8, len(blocks) - 2):

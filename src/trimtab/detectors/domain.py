@@ -25,12 +25,13 @@ the run does not log. Signals logged at few rows (evaluations) have cells of one
 """
 
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, changed
 from trimtab.signals.robust import MAD_TO_SIGMA
@@ -41,7 +42,7 @@ __all__ = ["Clause", "DomainDetector", "DomainSign", "DomainState"]
 
 _MOST_CELLS = 64
 _RECENT = 8
-_SPARSE = frozenset({"eval_score", "fid", "ema_loss"})
+_SPARSE = frozenset({"eval_score", "eval_error", "fid", "ema_loss"})
 """Signals of evaluations: few values, each a mean over many samples."""
 _LEAST_PAST = 4
 """Cells of past below which a signal is not judged."""
@@ -235,6 +236,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "sigma below best": lambda x, a, _: x.top - x.low >= a * x.sigma,
     "below start by": lambda x, a, _: x.low <= x.start - a * abs(x.start),
     "lost of the gain": lambda x, a, _: x.top - x.low >= a * (x.top - min(x.start, x.bottom)),
+    "gave the gain back": lambda x, a, _: x.high - x.bottom >= a * (max(x.start, x.top) - x.bottom),
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
     "lags": _lags,
@@ -286,14 +288,21 @@ class DomainDetector:
     def update_rows(
         self, state: DomainState, rows: Rows
     ) -> tuple[DomainState, tuple[Finding, ...]]:
-        """Judge many rows as `update` does one by one; only what was logged needs work."""
+        """Judge many rows as `update` does one by one; only rows that end a wait need work."""
         courses, told = list(state.courses), list(state.told)
-        at, signals = np.nonzero(np.isfinite(rows.values))
-        values = zip(signals.tolist(), rows.values[at, signals].tolist(), strict=True)
+        finite = np.isfinite(rows.values)
+        logged = [_Logged.of(rows, i, np.flatnonzero(finite[:, i])) for i in range(finite.shape[1])]
         findings: list[Finding] = []
-        for k, count in zip(*(a.tolist() for a in np.unique(at, return_counts=True)), strict=True):
-            place = RowPlace(int(rows.index[k]), float(rows.step[k]))
-            findings += self._take(courses, told, place, islice(values, count))
+        while True:
+            ends = [logged[i].end_of_wait(courses[i]) for i, signs in self._mains.items() if signs]
+            at = min((k for k in ends if k >= 0), default=-1)
+            for i, some in enumerate(logged):
+                courses[i] = some.extend(courses[i], at)
+            if at < 0:
+                break
+            place = RowPlace(int(rows.index[at]), float(rows.step[at]))
+            here = [i for i in self._mains if finite[at, i] and _is_due(courses[i])]
+            findings += self._judge(courses, told, place, here)
         return DomainState(tuple(courses), tuple(told)), tuple(findings)
 
     def _take(
@@ -306,12 +315,18 @@ class DomainDetector:
         """Judge one row, given as (index of a signal, finite value); the lists become the state."""
         due: list[int] = []
         for i, value in logged:
-            courses[i] = course = _extended(courses[i], value, row)
-            if course.num_rows % min(course.width, _LONGEST_WAIT_ROWS) == 0:
-                due += self._mains[i]
+            courses[i] = _extended(courses[i], value, row)
+            if _is_due(courses[i]):
+                due.append(i)
+        return self._judge(courses, told, row, due)
+
+    def _judge(
+        self, courses: list[Course], told: list[Told], row: RowPlace, due: Sequence[int]
+    ) -> list[Finding]:
+        """Check the signs that signals lead of which a wait ends here."""
         levels: dict[str, SignalLevel | None] = {}
         findings: list[Finding] = []
-        for k in due:
+        for k in (k for i in due for k in self._mains[i]):
             told[k], found = self._check(self.signs[k], told[k], courses, levels, row)
             findings += found
         return findings
@@ -442,13 +457,83 @@ def _extended(c: Course, value: float, row: RowPlace) -> Course:
     total = c.sum + _median(sorted(new.part))
     if new.num_rows % new.width:
         return changed(new, part=(), sum=total)
-    cells = (*new.cells, total / (new.width // size))
-    rows, steps = (*new.rows, new.part_row), (*new.steps, new.part_step)
-    width = new.width
+    return _with_cell(new, total / (new.width // size))
+
+
+def _is_due(c: Course) -> bool:
+    """Whether the signs that a signal leads are checked at its last value."""
+    return c.num_rows % min(c.width, _LONGEST_WAIT_ROWS) == 0
+
+
+@dataclass
+class _Logged:
+    """The finite values of one signal in a stretch of rows, and how many were taken."""
+
+    at: list[int]
+    """Their rows, from the first of the stretch."""
+    values: list[float]
+    rows: list[float]
+    steps: list[float]
+    num_taken: int = 0
+
+    @classmethod
+    def of(cls, rows: Rows, signal: int, at: NDArray[np.intp]) -> "_Logged":
+        index = rows.index[at].astype(np.float64)
+        return cls(
+            at.tolist(), rows.values[at, signal].tolist(), index.tolist(), rows.step[at].tolist()
+        )
+
+    def end_of_wait(self, c: Course) -> int:
+        """Return the row at which the signs are due next; -1: not in this stretch."""
+        wait = min(c.width, _LONGEST_WAIT_ROWS)
+        last = self.num_taken + wait - c.num_rows % wait - 1
+        return self.at[last] if last < len(self.at) else -1
+
+    def extend(self, c: Course, last: int) -> Course:
+        """Return a course with the values up to a row; -1: all of them."""
+        first = self.num_taken
+        self.num_taken = len(self.at) if last < 0 else bisect_right(self.at, last, first)
+        while first < self.num_taken:
+            # To the end of a cell at most.
+            stop = min(self.num_taken, first + c.width - c.num_rows % c.width)
+            c = _extended_by(c, *(x[first:stop] for x in (self.values, self.rows, self.steps)))
+            first = stop
+        return c
+
+
+def _extended_by(
+    c: Course, values: Sequence[float], at: Sequence[float], steps: Sequence[float]
+) -> Course:
+    """Return what `_extended` gives for values one after the other, within one cell."""
+    first = not c.part and c.num_rows % c.width == 0
+    size = min(c.width, 4)
+    waiting = (*c.part, *values)
+    num_whole = len(waiting) - len(waiting) % size
+    total = c.sum
+    for k in range(0, num_whole, size):
+        total += _median(sorted(waiting[k : k + size]))
+    new = changed(
+        c,
+        num_rows=c.num_rows + len(values),
+        recent=(*c.recent, *values)[-_RECENT:],
+        recent_rows=(*c.recent_rows, *at)[-_RECENT:],
+        recent_steps=(*c.recent_steps, *steps)[-_RECENT:],
+        part=waiting[num_whole:],
+        part_row=at[0] if first else c.part_row,
+        part_step=steps[0] if first else c.part_step,
+        sum=total,
+    )
+    return new if new.num_rows % new.width else _with_cell(new, total / (new.width // size))
+
+
+def _with_cell(c: Course, level: float) -> Course:
+    """Return a course whose cell under way has ended."""
+    cells = (*c.cells, level)
+    rows, steps, width = (*c.rows, c.part_row), (*c.steps, c.part_step), c.width
     if len(cells) == _MOST_CELLS:
         cells = tuple((a + b) / 2 for a, b in zip(cells[::2], cells[1::2], strict=True))
         rows, steps, width = rows[::2], steps[::2], 2 * width
-    return changed(new, part=(), sum=0.0, cells=cells, rows=rows, steps=steps, width=width)
+    return changed(c, part=(), sum=0.0, cells=cells, rows=rows, steps=steps, width=width)
 
 
 def _held_back(c: Course) -> int:

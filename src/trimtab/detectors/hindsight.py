@@ -176,7 +176,9 @@ def _spans(record: RunRecord) -> list[slice]:
         span = record.rows_of(index)
         if span.start == span.stop:
             continue
-        if stub is not None and record.step[span.start] <= record.step[stub.start]:
+        again = stub is not None and record.step[span.start] <= record.step[stub.start]
+        # Another run of the same file repeats nothing.
+        if stub is not None and again and record.attempts[index].parent is not None:
             span = slice(stub.start, span.stop)
         # A crash loop leaves many stubs; alone, each is too short for a level.
         stub = span if span.stop - span.start < MIN_ROWS else None

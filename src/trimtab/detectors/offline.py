@@ -25,6 +25,7 @@ from trimtab.detectors.lost_signals import lost_signal_findings
 from trimtab.detectors.memorised import memorised_findings
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.plateau import plateau_findings
+from trimtab.detectors.ranks import rank_findings
 from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.risen import risen_findings
@@ -33,6 +34,7 @@ from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
 from trimtab.detectors.swells import swell_findings
 from trimtab.readers.freetext.keys import is_adversarial
+from trimtab.readers.rank_values import names_rank
 from trimtab.readers.tags import is_of_an_agent
 from trimtab.record import RunRecord
 from trimtab.text import plain
@@ -52,6 +54,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     silence_findings,
     lost_signal_findings,
     set_findings,
+    rank_findings,
     swell_findings,
     risen_findings,
     late_stall_findings,
@@ -125,6 +128,8 @@ def _of_named_part(record: RunRecord, f: Finding) -> Finding:
     key = record.keys.get("nonfinite", "")
     if f.detector != "non-finite" or f.signal != "nonfinite" or canonical(key) == "nonfinite":
         return f
+    if names_rank(key):  # what breaks one rank breaks the mean over all of them
+        return replace(f, text=f"{plain(key, limit=40)} is not finite", severity="critical")
     return replace(f, text=f"{plain(key, limit=40)!r} is not finite") if key else f
 
 

@@ -415,7 +415,7 @@ class PaceDetector:
             direction="down" if i else "up",
             closed=ended,
             text=(
-                f"{self.signals[i]} {usual:.4g} → {value:.4g}: {math.expm1(y - p.level):.0%} more"
+                f"{self.signals[i]} {usual:.4g} → {value:.4g}{_of_batch(offset)}: {math.expm1(y - p.level):.0%} more"
                 f" time per step for {row.index - p.run_row + (not ended)} rows"
                 f"{', then back' if ended else ' so far'}"
             ),
@@ -446,7 +446,7 @@ class PaceDetector:
             direction="down" if i else "up",
             closed=how != "open",
             text=(
-                f"{self.signals[i]} {usual:.4g} → {value:.4g}: {math.expm1(level - p.ref):.0%} more"
+                f"{self.signals[i]} {usual:.4g} → {value:.4g}{_of_batch(offset)}: {math.expm1(level - p.ref):.0%} more"
                 f" time per step{tail}"
             ),
         )
@@ -462,3 +462,8 @@ def _on_scale(i: int, value: float, batch: float) -> tuple[float, float]:
     # Throughput counts samples or tokens a second, so the batch size is in it already.
     offset = -math.log(batch) if i == 0 else 0.0
     return (math.log(value) + offset if i == 0 else -math.log(value)), offset
+
+
+def _of_batch(offset: float) -> str:
+    """Return of which batch size times are told, where it is logged: the usual one is scaled to it."""
+    return f" for a batch of {math.exp(-offset):.4g}" if offset else ""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.readers.rank_values import is_of_rank
 from trimtab.record import RunRecord
 
 __all__ = ["sensor_findings", "share_missing"]
@@ -48,7 +49,7 @@ def sensor_findings(record: RunRecord) -> tuple[Finding, ...]:
     if record.format == "trimtab":
         return ()
     for name, column in record.columns.items():
-        if name in _BY_EVENT or name.startswith(("loss/", "val_loss/")):
+        if name in _BY_EVENT or name.startswith(("loss/", "val_loss/")) or is_of_rank(name):
             continue
         if name in _DERIVED and name not in record.keys:
             continue

@@ -68,6 +68,7 @@ from trimtab.readers.megatron import MegatronReader
 from trimtab.readers.mlflow import is_mlflow_run, read_mlflow_run
 from trimtab.readers.mllog import MllogReader
 from trimtab.readers.numbers import counted
+from trimtab.readers.part_losses import named_by_others
 from trimtab.readers.rundir import is_run_directory, read_run_directory
 from trimtab.readers.sqlite_store import SqliteReader
 from trimtab.readers.supervised import by_launches, supervised_log
@@ -355,7 +356,8 @@ def _read_safely(run: RunFiles) -> Iterator[tuple[str, RunRecord | ReadError]]:
     for choice in run.choices:
         try:
             for record in _read_one(choice, str(choice[0]) if len(choice) == 1 else source):
-                yield record.source if "#" in record.source else source, record
+                found = named_by_others(record)
+                yield found.source if "#" in found.source else source, found
             return
         except ReadError as error:
             # The first form is the fullest: why it cannot be read is what is told.

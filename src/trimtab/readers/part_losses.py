@@ -10,22 +10,24 @@ note.
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import counted, shown
-from trimtab.readers.tags import signal_of_tag
-from trimtab.record import Column
+from trimtab.readers.tags import is_of_entropy, signal_of_tag
+from trimtab.record import Column, RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "BROKEN_PARTS",
     "GAN_PAIR",
     "Watched",
+    "name_entropy",
     "name_latent",
+    "named_by_others",
     "named_parts",
     "watch_parts",
 ]
@@ -143,8 +145,48 @@ def _is_judged_part(key: str) -> bool:
 
 def name_latent(signals: dict[str, Column], keys: dict[str, str]) -> None:
     """Call a divergence beside a reconstruction that of the code: it is that of no policy."""
-    if "recon_loss" in signals and "policy_kl" in signals and "latent_kl" not in signals:
-        signals["latent_kl"], keys["latent_kl"] = signals.pop("policy_kl"), keys.pop("policy_kl")
+    if "recon_loss" in signals and "policy_kl" in signals:
+        column, key = signals.pop("policy_kl"), keys.pop("policy_kl")
+        if "latent_kl" not in signals:
+            signals["latent_kl"], keys["latent_kl"] = column, key
+
+
+def name_entropy(
+    losses: Mapping[str, Column], signals: dict[str, Column], keys: dict[str, str]
+) -> None:
+    """Take a term of the loss that is never above 0 for the entropy of a policy, if no other is.
+
+    `named_by_others` turns its sign.
+    """
+    key = next((k for k in losses if is_of_entropy(k)), None)
+    if key is None or "policy_entropy" in signals:
+        return
+    if _is_minus_entropy(key, losses[key]):
+        signals["policy_entropy"], keys["policy_entropy"] = losses[key], key
+
+
+def named_by_others(record: RunRecord) -> RunRecord:
+    """Return the record with signals called by what is logged beside them, whoever read it.
+
+    A divergence beside a reconstruction is that of a code, and an entropy that is a term of the loss
+    and never above 0 is minus the entropy.
+    """
+    signals, keys = dict(record.columns), dict(record.keys)
+    name_latent(signals, keys)
+    notes = record.notes
+    entropy, key = signals.get("policy_entropy"), keys.get("policy_entropy", "")
+    if entropy is not None and _is_minus_entropy(key, entropy):
+        signals["policy_entropy"] = Column(-entropy.values, entropy.present)
+        notes = (*notes, f"{shown(key)} is minus the entropy: its sign is turned")
+    if keys == record.keys and notes == record.notes:
+        return record
+    return replace(record, columns=signals, keys=keys, notes=notes)
+
+
+def _is_minus_entropy(key: str, column: Column) -> bool:
+    values = column.logged()
+    values = values[np.isfinite(values)]
+    return normalise(key).endswith("loss") and len(values) > 0 and float(values.max()) <= 0.0
 
 
 def _broken(column: Column) -> NDArray[np.bool_]:

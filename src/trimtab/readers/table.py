@@ -33,11 +33,14 @@ from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
     GAN_PAIR,
+    name_entropy,
     name_latent,
     named_parts,
     watch_parts,
 )
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
+from trimtab.readers.rank_values import RANK_FACT, RankColumns, part_ranks
+from trimtab.readers.runs_in_file import RUN_WORDS, RUNS_NOTE, runs_by_name
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.table_axis import (
     counting,
@@ -58,7 +61,14 @@ from trimtab.readers.tags import (
 )
 from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
-from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, may_count, normalise, unit_scale
+from trimtab.vocabulary import (
+    SIGNAL_BY_NAME,
+    alias_place,
+    canonical,
+    may_count,
+    normalise,
+    unit_scale,
+)
 
 __all__ = ["BadValue", "LogTable", "is_known_key", "is_step_key"]
 
@@ -95,7 +105,7 @@ _OF_NO_AXIS = frozenset(
     }
 )
 _OF_NO_USE_ALONE = frozenset(
-    {"nothing", "split", "inner", "maybe-held-out", "maybe-score", "count", "maybe-gan"}
+    {"nothing", "split", "run", "inner", "maybe-held-out", "maybe-score", "count", "maybe-gan"}
 )
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
@@ -123,7 +133,7 @@ class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
     (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
-    rank, split, maybe-loss, maybe-gan (beside the other of the pair), maybe-held-out, maybe-score
+    rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair), maybe-held-out, maybe-score
     (beside an episode) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
@@ -208,6 +218,8 @@ def _role(key: str) -> str:
         return "rank"
     if name in _SPLIT_KEYS:
         return "split"
+    if name in RUN_WORDS:
+        return "run"
     signal = signal_of_tag(key)
     if signal is not None:
         return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
@@ -441,9 +453,13 @@ class LogTable:
                 f"found {_some(self._cells)}; rename a column, e.g. to 'loss', or say"
                 " --columns loss=COLUMN,step=COLUMN (of an agent: reward=COLUMN)"
             )
-        # ranks repeat each row; judging all would multiply every event
-        keep = self._first_rank(columns)
-        keep &= _any_present(signals, self.num_rows)
+        # ranks log each step; judging all of them would multiply every event
+        ranks = self._ranks(columns, signals)
+        keep = _any_present(signals, self.num_rows)
+        if ranks is not None:
+            keep &= ranks.keep
+            self.notes.extend(ranks.notes)
+            ranks.put(signals, keys)
         drop_zero_norm(signals, keys, self.notes)
         loss, counts = signals.get("loss"), counting(columns)
         if loss is not None and counts:
@@ -455,7 +471,11 @@ class LogTable:
         axis, step, counted_by = find_table_axis(columns, signals, keep, self.notes)
         # a row without a place on the axis cannot be compared with any other
         rows = np.flatnonzero(keep & np.isfinite(step))
-        if axis == "step":
+        runs: dict[int, str] = {}
+        found = self._runs(columns, rows, step, signals.get("loss"))
+        if found is not None:
+            rows, runs = found
+        elif axis == "step":
             main = signals["loss"].present[rows] if "loss" in signals else rows >= 0
             others = np.zeros(len(rows), dtype=np.bool_)
             others[main] = other_writers(
@@ -467,6 +487,8 @@ class LogTable:
             rows = rows[beside_main(step[rows], main)]
         builder = RecordBuilder(self.source, self.format_name, axis=axis)
         builder.keys.update(keys)
+        if ranks is not None:
+            builder.facts[RANK_FACT] = ranks.here
         builder.notes.extend(self.notes)
         builder.unread.update(self._unread([*keys.values(), *self._watched, counted_by]))
         kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
@@ -478,7 +500,7 @@ class LogTable:
             # Beside the losses alone: an epoch makes no row.
             beside = epoch.present[rows] & kept["loss"].present
             kept["epochs_seen"] = Column(np.where(beside, epoch.values[rows], np.nan), beside)
-        _extend(builder, step[rows], kept)
+        _extend(builder, step[rows], kept, runs)
         return _with_slope_note(builder.build())
 
     def _signals(
@@ -553,6 +575,7 @@ class LogTable:
             if self._cells[k].role == "maybe-loss"
             or (self._cells[k].role == "domain" and _may_stand_in(k))
         }
+        name_entropy(losses, signals, keys)
         named = named_parts(losses)
         for name, key in named.items():
             if name not in signals:
@@ -657,32 +680,65 @@ class LogTable:
         if others:
             self.notes.append(f"{name} is read from {shown(best)}; left out: {_some(others)}")
 
-    def _first_rank(self, columns: dict[str, Column]) -> NDArray[np.bool_]:
+    def _runs(
+        self,
+        columns: dict[str, Column],
+        rows: NDArray[np.intp],
+        step: NDArray[np.float64],
+        loss: Column | None,
+    ) -> tuple[NDArray[np.intp], dict[int, str]] | None:
+        """Return the rows run by run, and where each but the first begins, with its name.
+
+        None where no column tells several runs apart.
+        """
         for key, cells in self._cells.items():
-            if cells.role != "rank" or key not in columns:
+            if cells.role != "run" or key not in columns or loss is None:
                 continue
-            ranks = columns[key].logged()
-            # The lowest, not 0: a file may hold the ranks of one node.
-            lowest = float(ranks.min())
-            if np.all(ranks == lowest):
+            labels = columns[key].values[rows]
+            if not len(rows) or not np.isfinite(labels).all():
                 continue
-            column = columns[key]
-            keep: NDArray[np.bool_] = ~column.present | np.equal(column.values, lowest)
-            self.notes.append(
-                f"{counted(int((~keep).sum()), 'row')} of ranks other than {lowest:g} left out"
-            )
-            return keep
-        return np.ones(self.num_rows, dtype=np.bool_)
+            _, first, run = np.unique(labels, return_index=True, return_inverse=True)
+            if not 1 < len(first) <= len(rows) / 3:
+                continue
+            # Seeds may be logged side by side, epoch by epoch: each by itself is a run.
+            ordered = rows[np.argsort(first[run.reshape(-1)], kind="stable")]
+            values = np.where(loss.present, loss.values, np.nan)[ordered]
+            starts = runs_by_name(columns[key].values[ordered], values, [step[ordered]])
+            if starts is None:
+                continue
+            names = {int(k): f"{key} {columns[key].values[ordered[k]]:g}" for k in starts[1:]}
+            self.notes.append(RUNS_NOTE.format(runs=len(starts)))
+            return ordered, names
+        return None
+
+    def _ranks(
+        self, columns: dict[str, Column], signals: Mapping[str, Column]
+    ) -> RankColumns | None:
+        """Return which rank is read and what the others log; None where there is but one."""
+        counts = [c for k, c in columns.items() if is_step(k) or is_inner_step(k) or names_epoch(k)]
+        for key, cells in self._cells.items():
+            if cells.role == "rank" and key in columns:
+                found = part_ranks(columns[key], counts, signals)
+                if found is not None:
+                    return found
+        return None
 
 
-def _extend(builder: RecordBuilder, step: NDArray[np.float64], signals: dict[str, Column]) -> None:
+def _extend(
+    builder: RecordBuilder,
+    step: NDArray[np.float64],
+    signals: dict[str, Column],
+    runs: Mapping[int, str],
+) -> None:
     """Add all rows.
 
     An attempt begins where a step falls back, or is logged again with another loss.
     """
-    cuts = [0, *_again(step, signals), len(step)]
+    cuts = sorted({0, *_again(step, signals), *runs, len(step)})
     for first, end in pairwise(cuts):
-        if first:
+        if first in runs:
+            builder.start_attempt(why=runs[first], anew=True)
+        elif first:
             builder.start_attempt(why=f"step {step[first]:g} is logged again with another loss")
         part = slice(first, end)
         builder.extend(
@@ -708,8 +764,8 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
     return [int(row) for row in rows[1:][again]]
 
 
-def _rank(key: str, name: str, column: Column) -> tuple[int, bool, bool]:
-    return _fullness(column), canonical(key) == name, normalise(key) == name
+def _rank(key: str, name: str, column: Column) -> tuple[int, bool, bool, int]:
+    return _fullness(column), canonical(key) == name, normalise(key) == name, -alias_place(key)
 
 
 def _fullness(column: Column) -> int:

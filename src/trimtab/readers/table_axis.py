@@ -10,7 +10,7 @@ from trimtab.readers.freetext.keys import without_number_word
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.numbers import counted
 from trimtab.readers.writers import other_writers
-from trimtab.record import Axis, Column
+from trimtab.record import HELD_OUT, Axis, Column
 from trimtab.vocabulary import may_count, normalise
 
 __all__ = [
@@ -213,7 +213,7 @@ def _placed(step: Column, signals: Columns, key: str, notes: list[str]) -> NDArr
     for row in np.flatnonzero(lacks).tolist():
         here = {n for n, c in signals.items() if c.present[row]}
         # Evaluations follow the step that they belong to; a training row has no such place.
-        if row and here <= {"val_loss", "perplexity"}:
+        if row and here <= HELD_OUT:
             place[row] = place[row - 1]
     lost = int((lacks & np.isnan(place)).sum())
     if lost:

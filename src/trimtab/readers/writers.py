@@ -7,15 +7,11 @@ beside its trainer, adds to the rows of the first.
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PARTLY", "RANKS_NOTE", "WRITERS_NOTE", "beside_main", "other_writers"]
+__all__ = ["PARTLY", "WRITERS_NOTE", "beside_main", "other_writers"]
 
 WRITERS_NOTE = (
     "several processes wrote into this file in turn, each with steps of its own; the first is read,"
     " {rows} of the others left out: give each a file of its own"
-)
-RANKS_NOTE = (
-    "ranks differ: the loss of rank {number:g} is {other:.4g} at the end, that of rank {here:g}"
-    " {level:.4g}; only rank {here:g} was judged"
 )
 PARTLY = ("several processes wrote into this file", "ranks differ")
 """How notes begin after which the absence of alarms says nothing of the whole file."""

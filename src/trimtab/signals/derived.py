@@ -76,7 +76,7 @@ def step_std(loss: Column, *, window_rows: int = 64) -> Column:
 
 def derive(record: RunRecord) -> RunRecord:
     """Return the record with what follows from it added; `facts["clip"]` is the stated clip."""
-    record = _with_a_loss(record)
+    record = _with_a_loss(_with_validation(record))
     columns = dict(record.columns)
     if "loss" in columns and "perplexity" not in columns:
         columns["perplexity"] = perplexity(columns["loss"])
@@ -89,6 +89,22 @@ def derive(record: RunRecord) -> RunRecord:
     if "clipped" in columns and "clip_frequency" not in columns:
         columns["clip_frequency"] = running_share(columns["clipped"])
     return replace(record, columns=columns)
+
+
+def _with_validation(record: RunRecord) -> RunRecord:
+    """Return the record with the logarithm of a validation perplexity as its validation loss."""
+    column = record.columns.get("val_perplexity")
+    if column is None or "val_loss" in record.columns:
+        return record
+    key = record.keys.get("val_perplexity", "val_perplexity")
+    positive = np.where(column.values > 0, column.values, np.nan)
+    loss = Column(np.log(positive), column.present)
+    return replace(
+        record,
+        columns={**record.columns, "val_loss": loss},
+        keys={**record.keys, "val_loss": key},
+        notes=(*record.notes, f"the validation loss is the logarithm of {plain(key)!r}"),
+    )
 
 
 def _with_a_loss(record: RunRecord) -> RunRecord:

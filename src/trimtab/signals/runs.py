@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.readers.runs_in_file import MIN_RUN_ROWS, RUNS_NOTE, is_back
 from trimtab.record import RunRecord
 
 __all__ = ["root_of", "separate_runs"]
@@ -22,6 +23,8 @@ START_ROWS = 8
 SAME_SHARE = 0.1
 """Starts within this share of each other are the same."""
 LEAST_RESTARTS = 2
+FEW_ROWS = 64
+"""Rows below which the first ones alone are where an attempt starts."""
 
 
 def separate_runs(record: RunRecord) -> RunRecord:
@@ -40,13 +43,13 @@ def separate_runs(record: RunRecord) -> RunRecord:
     attempts = tuple(
         replace(a, parent=None) if i in anew else a for i, a in enumerate(record.attempts)
     )
-    note = f"{len(anew) + 1} runs in this file, one after the other: each is judged alone"
+    note = RUNS_NOTE.format(runs=len(anew) + 1)
     return replace(record, attempts=attempts, notes=(*record.notes, note))
 
 
 def _is_anew(record: RunRecord, index: int) -> bool:
     first, here, before = (record.attempts[i] for i in (0, index, index - 1))
-    if min(a.end_row - a.first_row for a in (first, here, before)) < START_ROWS:
+    if min(a.end_row - a.first_row for a in (first, here, before)) < MIN_RUN_ROWS:
         return False
     begins = float(record.step[first.first_row])
     # One logging interval of slack: a restarted run may log its first row one interval later.
@@ -54,9 +57,18 @@ def _is_anew(record: RunRecord, index: int) -> bool:
     if abs(float(record.step[here.first_row]) - begins) > spacing:
         return False
     # The loss must say so; the rate must only not contradict it, as many logs have none.
-    return _is_back(record, "loss", index, START_ROWS) is True and (
-        _is_back(record, "lr", index, 1) is not False
-    )
+    return _starts_again(record, index) and _is_back(record, "lr", index, 1) is not False
+
+
+def _starts_again(record: RunRecord, index: int) -> bool:
+    if _is_back(record, "loss", index, START_ROWS):
+        return True
+    # Of a short run the median of the first rows is no start: it falls from row to row.
+    parts = [_finite(record, "loss", i) for i in (0, index - 1, index)]
+    if min(map(len, parts)) >= FEW_ROWS:
+        return False
+    edges = np.cumsum([0, *map(len, parts[:-1])])
+    return is_back(np.concatenate(parts), np.asarray(edges), 2) is True
 
 
 def _is_back(record: RunRecord, name: str, index: int, num: int) -> bool | None:

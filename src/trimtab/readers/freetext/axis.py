@@ -1,7 +1,7 @@
 """What counts the rows of a text: a step on the line or near it, an epoch, or the row."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,19 @@ class RowAxis:
 
 
 def find_axis(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
-    """Return the best axis.
+    """Return the best axis; where there are several runs, the same for each by itself."""
+    if rows.run is None:
+        return _axis_of(rows, others)
+    found = [_axis_of(rows.keep(rows.run == run), others) for run in np.unique(rows.run).tolist()]
+    first = found[0]
+    if any((a.axis, a.key) != (first.axis, first.key) for a in found):
+        by_place = [np.arange(len(a.place), dtype=np.float64) for a in found]
+        return RowAxis("row", np.concatenate(by_place), "", "by their place in each run", 4)
+    return replace(first, place=np.concatenate([a.place for a in found]))
+
+
+def _axis_of(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
+    """Return the best axis of one run.
 
     In this order: a step named on the line; one on a line in front of or behind it (records of
     several lines); a number without a name that counts; an epoch, refined by the place inside it;

@@ -85,7 +85,7 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
         keys={
             "value loss": Meaning("signal", "value_loss"),
             "policy gradient loss": Meaning("signal", "policy_loss"),
-            "entropy loss": None,
+            "entropy loss": Meaning("signal", "policy_entropy"),
             "n updates": None,
             "iterations": None,
         },

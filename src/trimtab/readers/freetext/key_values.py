@@ -104,7 +104,7 @@ _LAST_CELL = re.compile(r"\A([^|]*[A-Za-z])\s*\|\Z")
 """A name and the bar that parts it from the last number of a line: `Step 100: train loss | 2.5`."""
 _PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s*\{|(\})")
 _RANK_TAG = re.compile(
-    r"(?<![A-Za-z])(?:rank|default|worker|proc)[ _]?(\d+)(?![\w])", re.IGNORECASE
+    r"(?<![A-Za-z])(?:rank|default|worker|proc|gpu)[ _]?(\d+)(?![\w])", re.IGNORECASE
 )
 _AFTER = re.compile(r"\s?([A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;]|\Z)")
 _ATTACHED = re.compile(r"(epoch|ep|batch|iter|step|\u6b65)(?:e?s)?(?![\w])")
@@ -190,7 +190,8 @@ class _LineParse:
 
     def fields(self) -> tuple[Field, ...]:
         # Only in front of the first number: a rank further on is a value like any other.
-        rank = _RANK_TAG.search(self.literals[0])
+        timed = bool(self.numbers) and _CLOCK_TOKEN.match(self.numbers[0]) is not None
+        rank = _RANK_TAG.search("".join(self.literals[: 1 + timed]))
         if rank is not None:
             self.result.append(Field("rank", "rank", rank[1], -1))
         for i, token in enumerate(self.numbers):

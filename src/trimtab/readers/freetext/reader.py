@@ -15,6 +15,7 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.freetext.drawn import OPEN_BAR, last_states
 from trimtab.readers.freetext.few_lines import are_records
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.freetext.keys import Kind, Meaning
@@ -23,6 +24,7 @@ from trimtab.readers.freetext.row_times import seconds_per_epoch
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.numbers import shown
+from trimtab.readers.runs_in_file import marks_in
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
 
@@ -41,6 +43,8 @@ _ANY_REWARD = re.compile(
     r"|\b(?:score|return)\W{1,4}-?\d[^\n]{0,80}\bepisode\b",
     re.IGNORECASE,
 )
+_FEWEST_BARS = 8
+"""Rows below which every state of a progress bar is one."""
 _FEWEST_REWARDS = 10
 """Of an agent that logs no loss: as many rewards as make a record."""
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
@@ -90,11 +94,23 @@ class TextReader:
         sample = take_sample(path)
         if sample.is_binary:
             raise ReadError(f"{path}: binary data of no known format; give a training log")
+        if OPEN_BAR not in sample.text:
+            return self._read(path, sample, every_state=False)
+        try:
+            record = self._read(path, sample, every_state=False)
+        except ReadError:
+            return self._read(path, sample, every_state=True)
+        # Of a few long epochs the states of the bar are all that there is.
+        few = record.num_loss_rows < _FEWEST_BARS
+        return self._read(path, sample, every_state=True) if few else record
+
+    def _read(self, path: Path, sample: Sample, *, every_state: bool) -> RunRecord:
         token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
         shapes = Shapes({**self.keys, **_given_keys()}, token)
         lines = TextLines(path)
         one_by_one = itertools.chain.from_iterable(lines.blocks())
-        shapes.see(_pieces(one_by_one) if "\b" in sample.text else one_by_one)
+        shown_lines = _pieces(one_by_one) if "\b" in sample.text else one_by_one
+        shapes.see(last_states(shown_lines, every_state=every_state))
         notes = lines.notes()
         if lines.torn and shapes.drop_torn():
             notes.append("the last record was torn in mid-write and left out")
@@ -105,6 +121,7 @@ class TextReader:
             known_format=bool(self.pattern),
             are_records=partial(are_records, path),
             seconds_per_epoch=partial(seconds_per_epoch, path),
+            marks=partial(marks_in, path),
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))

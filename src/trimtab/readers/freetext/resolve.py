@@ -1,6 +1,6 @@
 """Shapes of a text -> RunRecord: which key is the loss, what counts the rows, what joins them."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,19 +13,24 @@ from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
 from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
+from trimtab.readers.freetext.runs import part_runs
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
+    name_entropy,
     name_latent,
     named_parts,
     watch_parts,
 )
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
+from trimtab.readers.rank_values import RANK_FACT
+from trimtab.readers.runs_in_file import Marks
 from trimtab.readers.tags import parts_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers
 from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.vocabulary import alias_place
 
 if TYPE_CHECKING:
     from trimtab.readers.freetext.key_values import Field
@@ -49,7 +54,7 @@ _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
 _MIN_BEYOND = 0.1
 """Share of the rows from which losses under another key, before or behind them, are told."""
-_HELD_OUT = ("val_loss", "perplexity")
+_HELD_OUT = ("val_loss", "perplexity", "val_perplexity")
 _TIMES = frozenset({"step_time_s", "throughput"})
 _MIN_WHOLE = 0.8
 """Share of the rows that are one epoch each, from which their times are those of epochs."""
@@ -63,6 +68,7 @@ def settle(
     known_format: bool,
     are_records: AreRecords,
     seconds_per_epoch: SecondsPerEpoch,
+    marks: Marks,
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -73,6 +79,7 @@ def settle(
         known_format: Whether the text is of a format with a name; else notes say what was guessed.
         are_records: Asked of lines too few to be believed by their number.
         seconds_per_epoch: Asked where each row is an epoch and says nothing of its time.
+        marks: Asked for what names several runs.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -81,14 +88,14 @@ def settle(
     found = choose_main(shapes)
     draft = None
     if found is not None:
-        draft = _draft(found[0], "loss", found[1], shapes)
+        draft = _draft(found[0], "loss", found[1], shapes, marks)
         why, is_final = _refusal(draft)
         if why and (is_final or not _believed(draft, are_records)):
             draft = None
     else:
         why = "no line has a training loss"
     if draft is None:
-        draft = _without_loss(shapes)
+        draft = _without_loss(shapes, marks)
     if draft is None:
         raise ReadError.of_no_log(
             f"{source}: {why}; looked for lines that repeat with a loss (`step 10 loss 2.5`, "
@@ -112,6 +119,7 @@ class _Draft:
         self.notes: list[str] = list(rows.notes)
         self.watched: tuple[str, ...] = ()
         """Keys of losses of which only NaN is told."""
+        self._run_starts: tuple[tuple[int, str], ...] = ()
 
     @property
     def doubt(self) -> int:
@@ -135,10 +143,15 @@ class _Draft:
 
     def record(self, source: str, format_name: str, *, known_format: bool) -> RunRecord:
         self._take_signals()
+        if self.rows.ranks is not None:
+            self.rows.ranks.put(self.signals, self.keys)
         self._notes_on_values()
         builder = RecordBuilder(source, format_name, axis=self.position.axis)
-        _add_all(builder, *self._merged())
+        place, columns = self._merged()
+        _add_all(builder, place, columns, dict(self._run_starts))
         builder.keys.update(self.keys)
+        if self.rows.ranks is not None:
+            builder.facts[RANK_FACT] = self.rows.ranks.here
         # A trainer known by name needs no note on how it was read, unless a key was guessed.
         if not known_format or self.doubt > 2:
             builder.notes.append(self._how())
@@ -182,11 +195,11 @@ class _Draft:
 
     def _take_signals(self) -> None:
         """Take the surest, then fullest, column of each signal on the main lines."""
-        best: dict[str, tuple[tuple[int, int], Field, Column]] = {}
+        best: dict[str, tuple[tuple[int, int, int], Field, Column]] = {}
         for field, column in self.rows.of_kind("signal"):
             if field.name == "loss" and field.key != self.key:
                 continue
-            merit = -field.doubt, int(column.present.sum())
+            merit = -field.doubt, int(column.present.sum()), -alias_place(field.key)
             if field.name not in best or merit > best[field.name][0]:
                 best[field.name] = merit, field, column
         loss = best["loss"][2] if "loss" in best else None
@@ -215,6 +228,7 @@ class _Draft:
             if name not in self.signals:
                 self.signals[name], self.keys[name] = columns[key], key
         name_latent(self.signals, self.keys)
+        name_entropy(columns, self.signals, self.keys)
         if BROKEN_PARTS in self.signals or self.name != "loss":
             return
         known = True if is_whole(self.key) else None
@@ -260,6 +274,7 @@ class _Draft:
         added: list[tuple[int, float, str, float]] = []
         for name in dict.fromkeys(f.name for f in extra):
             added.extend(self._from_other_lines(name))
+        self._run_starts = self.rows.run_starts()
         if not added:
             return steps, self.signals
         added.sort(key=lambda item: item[0])
@@ -269,6 +284,8 @@ class _Draft:
         num = len(steps) + len(added)
         main = np.ones(num, dtype=np.bool_)
         main[at] = False
+        places = np.flatnonzero(main)
+        self._run_starts = tuple((int(places[row]), name) for row, name in self._run_starts)
         place = np.empty(num)
         place[main], place[at] = steps, [a[1] for a in added]
         columns: dict[str, Column] = {}
@@ -403,7 +420,9 @@ class _Draft:
         )
 
 
-def _draft(key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape]) -> _Draft:
+def _draft(
+    key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape], marks: Marks
+) -> _Draft:
     chosen = _near_the_rest(_regular(main))
     rows = gather(chosen)
     left_out = sum(len(s.lines) for s in main) - rows.num
@@ -412,16 +431,16 @@ def _draft(key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape]) 
             f"{counted(left_out, 'line')} with {key!r} without a step, or far from the others,"
             " left out"
         )
-    loss = rows.columns["signal", key]
-    rows = one_rank(rows, loss)
+    rows = one_rank(rows, key)
     ids = {id(s) for s in main}
     others = [s for s in shapes if id(s) not in ids and len(s.lines)]
+    part_runs(rows, key, others, marks)
     draft = _Draft(key, name, rows, others)
     finite = np.isfinite(draft.position.place)
     if not finite.all():
         rows = rows.keep(finite)
         draft = _Draft(key, name, rows, others)
-    if draft.position.axis == "step":
+    if draft.position.axis == "step" and rows.run is None:
         loss = rows.columns["signal", key]
         written = np.where(loss.present, loss.values, np.nan)
         beside = other_writers(draft.position.place, written)
@@ -502,20 +521,22 @@ def _believed(draft: _Draft, are_records: AreRecords) -> bool:
     return are_records(draft.rows.lines, broken=broken, counts=draft.position.axis != "row")
 
 
-def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
+def _without_loss(shapes: Sequence[Shape], marks: Marks) -> _Draft | None:
     """Return a record of steps with a learning rate or norm where no loss is logged."""
     wanted = ("lr", "grad_norm", "loss_scale", "val_loss", "reward")
     counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
     for name in wanted:
         # An agent is counted by its episodes, too, and may say so on a line nearby.
         of_agent = name == "reward"
-        found = choose_main(shapes if of_agent else counting, name)
+        # An evaluation may name its step by its place alone: `Eval @ 500`.
+        by_place = of_agent or name == "val_loss"
+        found = choose_main(shapes if by_place else counting, name)
         if found is None:
             continue
         key, main = found
         if sum(len(s.lines) for s in main) < _MIN_ROWS_BY_PLACE:
             continue
-        draft = _draft(key, name, main, shapes)
+        draft = _draft(key, name, main, shapes, marks)
         repeated = draft.rows.num >= _MIN_REPEATS * draft.rows.num_skeletons
         counted_by = ("step", "epoch") if of_agent else ("step",)
         if draft.position.axis in counted_by and repeated and draft.rows.num >= _MIN_ROWS_BY_PLACE:
@@ -525,7 +546,10 @@ def _without_loss(shapes: Sequence[Shape]) -> _Draft | None:
 
 
 def _add_all(
-    builder: RecordBuilder, steps: NDArray[np.float64], columns: dict[str, Column]
+    builder: RecordBuilder,
+    steps: NDArray[np.float64],
+    columns: dict[str, Column],
+    runs: Mapping[int, str],
 ) -> None:
     """Add rows, stretches of rising steps at once.
 
@@ -544,9 +568,11 @@ def _add_all(
             again[:] = False
     starts = np.flatnonzero(change <= 0) + 1
     alone = {*starts.tolist(), *(starts + 1).tolist()}  # a row at the step before, then the rest
-    bounds = sorted({0, len(steps), *alone})
+    bounds = sorted({0, len(steps), *alone, *runs})
     for first, end in pairwise(bounds):
-        if 0 < first < end and again[first - 1]:
+        if first in runs:
+            builder.start_attempt(why=runs[first], anew=True)
+        elif 0 < first < end and again[first - 1]:
             builder.start_attempt(why=f"step {steps[first]:g} is logged again with another loss")
         part = slice(first, end)
         builder.extend(

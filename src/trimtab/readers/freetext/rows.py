@@ -9,9 +9,8 @@ from numpy.typing import NDArray
 from trimtab.readers.freetext.key_values import Field
 from trimtab.readers.freetext.keys import is_of_critic
 from trimtab.readers.freetext.shapes import Shape
-from trimtab.readers.numbers import counted
+from trimtab.readers.rank_values import COMPARED, RankColumns, part_ranks
 from trimtab.readers.tags import is_of_entropy
-from trimtab.readers.writers import RANKS_NOTE
 from trimtab.record import Column
 
 __all__ = ["TextRows", "choose_main", "gather"]
@@ -31,6 +30,11 @@ class TextRows:
     fields: dict[tuple[str, str], Field]
     num_skeletons: int = 1
     notes: list[str] = field(default_factory=list)
+    ranks: RankColumns | None = None
+    """What other ranks print, beside these rows."""
+    run: NDArray[np.intp] | None = None
+    """Number of the run of each row, where there are several; never falls."""
+    run_names: tuple[str, ...] = ()
 
     @property
     def num(self) -> int:
@@ -40,7 +44,24 @@ class TextRows:
     def keep(self, mask: NDArray[np.bool_]) -> "TextRows":
         """Return the rows where the mask is set."""
         columns = {k: Column(c.values[mask], c.present[mask]) for k, c in self.columns.items()}
-        return TextRows(self.lines[mask], columns, self.fields, self.num_skeletons, self.notes)
+        ranks = None if self.ranks is None else self.ranks.rows(mask)
+        return TextRows(
+            self.lines[mask],
+            columns,
+            self.fields,
+            self.num_skeletons,
+            self.notes,
+            ranks,
+            None if self.run is None else self.run[mask],
+            self.run_names,
+        )
+
+    def run_starts(self) -> tuple[tuple[int, str], ...]:
+        """Return (first row, name) of each run but the first."""
+        if self.run is None:
+            return ()
+        starts = np.flatnonzero(np.diff(self.run)) + 1
+        return tuple((int(row), self.run_names[self.run[row]]) for row in starts)
 
     def of_kind(self, *kinds: str) -> list[tuple[Field, Column]]:
         """Return the columns of some kinds."""
@@ -136,49 +157,26 @@ def _is_flat(shapes: Sequence[Shape], key: str) -> bool:
     return values is not None and len(np.unique(values.logged())) == 1
 
 
-def one_rank(rows: TextRows, loss: Column) -> TextRows:
-    """Keep one rank where several print: the lowest that computes a loss."""
+def one_rank(rows: TextRows, loss: str) -> TextRows:
+    """Keep one rank where several print: the lowest that computes a loss; the others beside it."""
     for _, column in (*rows.of_kind("rank"), *_labels(rows)):
-        known = column.present
-        ranks = np.unique(column.values[known])
-        ranks = ranks[np.isfinite(ranks)]
+        ranks = np.unique(column.values[column.present])
         # As many numbers as rows are counts of rows, not ranks.
-        if len(ranks) < 2 or len(ranks) > rows.num / 2:
+        if np.count_nonzero(np.isfinite(ranks)) < 2 or len(ranks) > rows.num / 2:
             continue
-        here = next((r for r in ranks.tolist() if _computes(loss, column, r)), float(ranks[0]))
-        mask = ~known | (column.values == here)
-        kept = rows.keep(mask)
-        kept.notes.append(
-            f"{counted(int((~mask).sum()), 'row')} of ranks other than {here:g} left out"
-        )
-        apart = _apart(loss, column, here)
-        if apart:
-            kept.notes.append(apart)
+        signals: dict[str, Column] = {}
+        for f, values in sorted(rows.of_kind("signal"), key=lambda item: item[0].doubt):
+            if f.name in COMPARED and (f.name != "loss" or f.key == loss):
+                signals.setdefault(f.name, values)
+        counts = [c for _, c in rows.of_kind("step", "epoch", "counter")]
+        found = part_ranks(column, counts, signals)
+        if found is None:
+            continue
+        rows.ranks = found
+        kept = rows.keep(found.keep)
+        kept.notes += found.notes
         return kept
     return rows
-
-
-_MIN_RANK_ROWS = 8
-_RANK_SIGMA = 8.0
-"""Distance between medians, in robust standard deviations of a row, that no noise has. Ours."""
-
-
-def _apart(loss: Column, rank: Column, here: float) -> str:
-    """Return which rank's loss leaves that of the rank that is read, over its last quarter."""
-    present = loss.present & rank.present & np.isfinite(loss.values)
-    ends: dict[float, NDArray[np.float64]] = {}
-    for number in np.unique(rank.values[present]).tolist():
-        values = loss.values[present & (rank.values == number)]
-        ends[number] = values[-max(_MIN_RANK_ROWS, len(values) // 4) :]
-    read = ends.pop(here, np.zeros(0))
-    for number, end in ends.items():
-        if min(len(end), len(read)) < _MIN_RANK_ROWS or np.all(end == -1.0) or np.all(end == 0.0):
-            continue
-        level, other = float(np.median(read)), float(np.median(end))
-        spread = max(1.4826 * float(np.median(np.abs(read - level))), 1e-3 * abs(level))
-        if abs(other - level) > _RANK_SIGMA * spread:
-            return RANKS_NOTE.format(number=number, other=other, here=here, level=level)
-    return ""
 
 
 def _labels(rows: TextRows) -> list[tuple[Field, Column]]:
@@ -189,9 +187,3 @@ def _labels(rows: TextRows) -> list[tuple[Field, Column]]:
         if f.key == "label in front of the line"
         and np.count_nonzero(np.diff(c.values[c.present]) < 0) > 0.1 * rows.num
     ]
-
-
-def _computes(loss: Column, rank: Column, number: float) -> bool:
-    values = loss.values[loss.present & (rank.values == number)]
-    # With pipeline parallelism only the last stage has the loss; the others print -1 or 0.
-    return len(values) > 0 and not (np.all(values == -1.0) or np.all(values == 0.0))
