@@ -10,7 +10,7 @@ import numpy as np
 
 from trimtab.chronicle.journal import read_journal
 from trimtab.guard.yardstick.yardstick import ReadingRequest
-from trimtab.signals.robust import mad_sigma
+from trimtab.signals.robust import floored_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -368,7 +368,9 @@ class Readings:
         """Return the spread of single rows about their trend, from differences of neighbors."""
         if len(self._losses) < 3:
             return math.inf
-        return mad_sigma(np.diff(np.array(self._losses)), center=0.0) / math.sqrt(2)
+        losses = np.array(self._losses)
+        fall = math.sqrt(2) * (float(np.median(np.array(self._first))) - float(np.median(losses)))
+        return floored_sigma(np.diff(losses), fall=fall) / math.sqrt(2)
 
     def _stop_for_changes(self) -> bool:
         """Switch off, and say why, where a reading changes the model; return whether it does."""

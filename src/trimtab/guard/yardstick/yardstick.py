@@ -213,7 +213,7 @@ class Yardstick:
         self._known = True
         self.identity = self._batches.identity
         if self._heard and self.identity["batches"] != self._heard_digest:
-            self.test.restart()
+            self.test.restart(others=True)
             self._read = {}
             self.new_series = True
 
@@ -358,7 +358,7 @@ class Yardstick:
         batches.leave_out({each * i + k for i in numbers for k in range(each)})
         self.identity = batches.identity
         kept = tuple(x for i, x in enumerate(losses) if i not in numbers)
-        self.test.restart()
+        self.test.restart(others=True)
         self._read = {}
         self._remember(reading.step, kept)
         base = tuple(x for i, x in enumerate(reading.base) if i not in numbers)
@@ -395,7 +395,7 @@ class Yardstick:
         self._heard = True
         if isinstance(digest := data.get("batches"), str):
             if digest != self._heard_digest:
-                self.test.restart()
+                self.test.restart(others=True)
                 self._read = {}
             self._heard_digest = digest
             if self._batches is not None:
