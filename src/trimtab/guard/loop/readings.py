@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -72,8 +73,13 @@ class Readings:
         self._accumulate = accumulate
         self._losses: deque[float] = deque(maxlen=_NOISE_ROWS)
         self._first: list[float] = []
+        self._lowest = math.inf
+        """Lowest level of what is fed, as seen at the readings."""
         self._foreign: bool | None = None
         """Whether the batches are of another kind of data than what is fed; None: not known yet."""
+        self._told_foreign = False
+        self._doubted: Reading | None = None
+        """A reading that is judged once what was fed last is read, too."""
         self._like: set[int] = set()
         """Batches, by number, that have cost about what is fed at a reading at its time."""
         self._own_loop = False
@@ -240,6 +246,8 @@ class Readings:
         wanted = self._recovery.state.wants
         if wanted is None:
             return
+        if reading is not None:
+            reading = replace(reading, foreign=self._foreign is True)
         self._edge.run("recovery", lambda: self._recovery.after_reading(reading))
         judged = wanted.point is None and not wanted.of_change
         if reading is not None and judged and not self._recovery.busy:
@@ -256,8 +264,14 @@ class Readings:
         told: dict[str, object] = {}
         if self._recovery.state.wants is None:
             before = frozenset(self._like)
-            reading = self._without_unlike(reading)
-            told = self._judge(reading)
+            (doubted, self._doubted), fed = (self._doubted, None), None
+            if doubted is None:
+                reading = self._without_unlike(reading)
+                if self._doubts(reading):
+                    return
+            else:
+                reading, fed = doubted, reading.mean
+            told = self._judge(reading, fed)
             if self._like != before:
                 told["like"] = sorted(self._like)
         identity, self._yardstick.identity = self._yardstick.identity, {}
@@ -291,10 +305,24 @@ class Readings:
                     " times as much on the same batches"
                 )
 
-    def _judge(self, reading: Reading) -> dict[str, object]:
+    def _doubts(self, reading: Reading) -> bool:
+        """Whether the batches may be of another kind of data: then what was fed last is read first.
+
+        A state that does worse in eval mode does so on that as well.
+        """
+        fed = self._what_is_fed(self._sigma())
+        if fed is None or self._foreign or not reading.mean - fed[0] > fed[1]:
+            return False
+        batches = self._yardstick.fed_last()
+        if batches:
+            self._doubted = reading
+            self._yardstick.ask(ReadingRequest("fed", reading.step, batches=batches))
+        return bool(batches)
+
+    def _judge(self, reading: Reading, fed: float | None) -> dict[str, object]:
         """Judge a reading at its time; it is recorded with the row of the next step."""
         sigma = self._sigma()
-        if self._is_foreign(reading.mean, sigma):
+        if self._is_foreign(reading.mean, sigma, fed):
             return {"foreign": True}
         found = self._yardstick.judge(reading, sigma=sigma)
         noted = {
@@ -336,27 +364,31 @@ class Readings:
         """Return what that costs which is fed, and how much more shows another kind; None: not judged."""
         if self._yardstick.source == "validate" or not self._losses:
             return None
+        # Data that changes is new to the model, and costs more for a while.
         level = float(np.median(np.array(self._losses)[-_FIRST_ROWS:]))
+        level = self._lowest = min(level, self._lowest)
         descent = float(np.median(np.array(self._first))) - level
         return level, max(_FOREIGN_SHARE * descent, _FOREIGN_SIGMA * sigma)
 
-    def _is_foreign(self, loss: float, sigma: float) -> bool:
-        """Whether the batches are of data that the run is not fed, and never was.
+    def _is_foreign(self, loss: float, sigma: float, last: float | None) -> bool:
+        """Whether the batches are of data that the run is not fed.
 
-        They then get worse while it learns what it is fed: that says nothing of the run. Once they
-        cost what that does, they are judged like others, whatever comes later.
+        They then get worse while it learns what it is fed: that says nothing of the run. They cost
+        more than what is fed, and, read alike, more than what was fed last. Without a reading of
+        that only those count as such that cost more from the first reading on.
         """
-        fed = self._what_is_fed(sigma) if self._foreign is not False else None
-        if fed is None:
+        fed = self._what_is_fed(sigma)
+        if fed is None or (last is None and self._foreign is False):
             self._foreign = False
             return False
         level, margin = fed
-        now = loss - level > margin
-        if now and self._foreign is None:
-            self._note(
+        now = loss - level > margin and (last is None or loss - last > margin)
+        if now and not self._told_foreign:
+            self._told_foreign = True
+            self._recovery.tell(
                 f"the fixed batches cost {loss:.4g}, what is fed {level:.4g}: they are of another"
-                " kind of data, and raise no alarm by themselves until they cost as much;"
-                " Guard(validate=...) names others"
+                " kind of data; until they cost as much, they raise no alarm, and branches are"
+                " judged by the training loss. Guard(validate=...) names others"
             )
         elif self._foreign and not now:
             self._yardstick.test.restart()

@@ -23,7 +23,7 @@ from trimtab.guard.yardstick.reading import Reading, recount_of
 from trimtab.guard.yardstick.sequential import PairedTest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from trimtab.guard.state.training_state import Snapshot, StateDict, Training
     from trimtab.guard.yardstick.batches import FixedBatches, Metrics
@@ -44,12 +44,14 @@ class ReadingRequest:
     """A reading that is asked for."""
 
     purpose: str
-    """calm: at its time; alarm, branch: recovery decides by it."""
+    """calm: at its time; alarm, branch: recovery decides by it; fed: of `batches`."""
     step: int
     older: Snapshot | None = None
     """Also read the weights of this state."""
     known: Snapshot | None = None
     """And of this one, which was read at its time: what the loop counts otherwise since."""
+    batches: Sequence[object] = ()
+    """Read in place of the fixed ones; empty: those are read."""
 
 
 class Yardstick:
@@ -169,6 +171,10 @@ class Yardstick:
         """Whether a reading is due after a step."""
         return self.on and self._share > 0 and step > 0 and step % self.every_steps == 0
 
+    def fed_last(self) -> list[object]:
+        """Return as many batches as are read, that were fed last; empty: they cannot be had."""
+        return [] if self._batches is None else self._batches.fed_last()
+
     def see_batch(self, batch: object) -> None:
         """Take note of a batch that is handed out for training."""
         if self.on and self._batches is not None:
@@ -234,7 +240,9 @@ class Yardstick:
         return not refused
 
     def _begin_pass(self) -> None:
-        self._queue = list(self._batches.batches) if self._batches is not None else []
+        assert self._request is not None
+        fixed = () if self._batches is None else self._batches.batches
+        self._queue = list(self._request.batches or fixed)
         fix_rng(FIXED_SEED)
 
     def next_batch(self, ahead: int) -> object:
