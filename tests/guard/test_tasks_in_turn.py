@@ -91,7 +91,7 @@ def test_a_model_that_is_broken_in_eval_mode_is_accused_by_what_was_fed_as_well(
     for x, y in guard:
         if guard.step_number == 300 and guard.phase != "probe" and not spoiled:
             spoiled = True
-            model[1].running_mean.add_(500.0)  # type: ignore[operator, union-attr]
+            model[1].running_mean.add_(500.0)  # type: ignore[operator]
         guard.backward((model(x) - y).square().mean())
         guard.step()
     events = read_journal(tmp_path / "run" / "journal.jsonl")[0]

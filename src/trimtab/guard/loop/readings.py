@@ -218,8 +218,10 @@ class Readings:
 
     def _tell_off(self) -> None:
         """Say why the yardstick has switched itself off, if it has."""
-        if self._yardstick.off:
-            self._note(f"the yardstick is off: {self._yardstick.off}")
+        off = self._yardstick.off
+        if off:
+            text = f"the yardstick is off: {off}"
+            self._edge.run("journal", lambda: self._recovery.tell(text))
 
     def next_batch(self, ahead: int) -> object:
         """Return the next batch; see `Yardstick.next_batch`."""
@@ -232,6 +234,9 @@ class Readings:
             self._answer(None)
         elif reading is not None:
             self._edge.run("recovery", lambda: self._use(reading))
+        elif not self._yardstick.on:
+            self._tell_off()
+            self._answer(None)
 
     def give_up(self) -> None:
         """End a reading that is under way, without a result; everything is put back."""
@@ -374,15 +379,15 @@ class Readings:
         """Whether the batches are of data that the run is not fed.
 
         They then get worse while it learns what it is fed: that says nothing of the run. They cost
-        more than what is fed, and, read alike, more than what was fed last. Without a reading of
-        that only those count as such that cost more from the first reading on.
+        more than what is fed, and what was fed last does not, read alike. Without a reading of that
+        only those count as such that cost more from the first reading on.
         """
         fed = self._what_is_fed(sigma)
         if fed is None or (last is None and self._foreign is False):
             self._foreign = False
             return False
         level, margin = fed
-        now = loss - level > margin and (last is None or loss - last > margin)
+        now = loss - level > margin and (last is None or last - level <= margin)
         if now and not self._told_foreign:
             self._told_foreign = True
             self._recovery.tell(

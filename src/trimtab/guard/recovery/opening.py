@@ -316,7 +316,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     scale = replace(e.scale, sigma=factor * e.scale.sigma, unit=factor * e.scale.unit)
     found = reading_of(r.losses, r, scale, tolerance=state.policy.verify_tolerance)
     if r.foreign and watch is not None and asked.target_step == watch.target_step:
-        return _look_after_loss(state, watch, asked, e)
+        return _look_after_loss(state, watch, asked, e, better_by=found.limit)
     if watch is not None and asked.target_step == watch.target_step:
         return _look_after(state, watch, asked, e.step, r, found)
     alarms = _alarms(state)
@@ -430,15 +430,28 @@ def _look_after(
 
 
 def _look_after_loss(
-    state: RecoveryState, watch: LeftAlone, asked: ReadingWanted, e: ReadingDone
+    state: RecoveryState,
+    watch: LeftAlone,
+    asked: ReadingWanted,
+    e: ReadingDone,
+    *,
+    better_by: float,
 ) -> Result:
-    """Leave alone what the training loss comes back from by itself; else deal with it after all."""
+    """Leave alone what the training loss comes back from by itself; else deal with it after all.
+
+    It is on its way where it has halved, or the fixed batches get better still: what is fed now is
+    of their kind.
+    """
+    assert e.reading is not None
     risen, left = asked.event.loss - e.scale.level, watch.loss - e.scale.level
+    better = e.reading.mean < _mean(watch.losses) - better_by
+    mends = better or risen <= _ON_ITS_WAY * left
     if risen <= _BACK_SHARE * e.scale.unit:
         return replace(state, watch=None), ()
     wait = 2 * watch.wait_steps
-    if wait <= state.policy.verify_steps and risen <= _ON_ITS_WAY * left:
-        return replace(state, watch=replace(watch, due_step=e.step + wait, wait_steps=wait)), ()
+    if mends:
+        again = replace(watch, due_step=e.step + wait, wait_steps=wait, losses=e.reading.losses)
+        return replace(state, watch=again if wait <= state.policy.verify_steps else None), ()
     why = f"the loss has not come back: {asked.event.loss:.4g}, {e.scale.level:.4g} before"
     state = replace(state, watch=None, handled=state.handled - watch.keys, left_before=())
     told = decision(e.step, "deal with it after all", why, no_longer=True)
