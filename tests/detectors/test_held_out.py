@@ -65,3 +65,17 @@ def test_what_rises_further_under_the_new_count_is_a_warning() -> None:
     told, worse = found(given)
     assert (told.severity, worse.severity) == ("info", "critical")
     assert worse.onset > 321
+
+
+def test_what_is_over_tells_its_worst_and_is_a_note_after_one_reading_alone() -> None:
+    for more, severity in (({}, "info"), ({300: (20.0, -1.2)}, "critical")):
+        given = rows(rise=0.0)
+        given.values[:, :2] = math.nan
+        read = {81: (0.0, -2.0), 161: (0.0, -2.1), 241: (15.0, -1.3), **more, 401: (0.0, -2.2)}
+        for at, pair in read.items():
+            given.values[at - 1, :2] = pair
+        whole = Rows(given.index, given.step, given.values, ~np.isnan(given.values))
+        *_, over = found(whole)
+        assert (over.closed, over.severity) == (True, severity)
+        assert over.value == max(x for _, x in read.values())
+        assert "-2.2" in over.text

@@ -52,7 +52,7 @@ def test_calls_by_hand_in_a_reading_are_left_to_the_step(tmp_path: Path) -> None
             guard.control.tighten_clip(0.5, why="by hand")
             guard.skip_samples(3000, 3001, why="by hand")
             guard.checkpoint()
-    assert phases == ["calm", "probe", "probe"]
+    assert phases == ["calm", "probe", "probe", "probe"], "the first batch twice, once"
     assert guard.lr_factor == 0.5
     actions = [e.data["remedy"] for e in events_of(tmp_path / "run", "action")]
     assert sorted(actions) == sorted({*actions})

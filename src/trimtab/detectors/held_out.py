@@ -3,7 +3,8 @@
 The guard reads a few fixed batches in eval mode now and then, and records with the next row what
 they say: `yardstick_evidence`, the log likelihood ratio of a sequential paired test for a rise
 (`trimtab.guard.yardstick.sequential`). From `alarm` on it is a warning, from `critical` on the
-state is to be mended; it is over when the evidence is gone.
+state is to be mended; it is over when the evidence is gone. What one reading alone said, and the
+next one took back, is a note.
 
 The rise lies somewhere after the newest reading that was no worse. It dates to the first row there
 at which the training loss itself rises in one row and stays; without one, to the row after that
@@ -61,6 +62,10 @@ class HeldOutState:
     """Level of the fixed batches since what is counted has changed; NaN: it has not."""
     recounted_rise: float = 0.0
     """By how much the change of the count has raised it."""
+    num_worse: int = 0
+    """Readings since the condition is open."""
+    worst: float = -math.inf
+    """Highest loss of the fixed batches in those."""
     open_rows: int = 1
     """Rows in one of which the condition that is open began."""
 
@@ -92,6 +97,9 @@ class HeldOutDetector:
         if not row.present[0] or not math.isfinite(evidence):
             return state, ()
         loss = loss if row.present[1] else math.nan
+        if state.open_row >= 0 and evidence >= _LEAST_OVER:
+            worst = loss if loss > state.worst else state.worst
+            state = changed(state, num_worse=state.num_worse + 1, worst=worst)
         if evidence < _LEAST_OVER:
             good = HeldOutState(row.index, row.step, loss, recent=state.recent)
             if state.open_row < 0:
@@ -125,7 +133,8 @@ class HeldOutDetector:
                 recounted_rise=loss - state.good_loss,
             )
             return state, (dataclasses.replace(told, severity="info", text=text),)
-        state = changed(_opened(state, row), grave=grave)
+        worst = loss if loss > state.worst else state.worst
+        state = changed(_opened(state, row), grave=grave, worst=worst)
         return state, (self._finding(state, row, evidence, loss, over=False),)
 
     def _is_recounted(self, s: HeldOutState, loss: float) -> bool:
@@ -150,11 +159,12 @@ class HeldOutDetector:
     def _finding(
         self, s: HeldOutState, row: Row, evidence: float, loss: float, *, over: bool
     ) -> Finding:
+        worst = s.worst if over and s.worst > -math.inf else loss
         return Finding(
             detector=self.name,
             kind="held-out-worse",
             signal="yardstick_loss",
-            severity="critical" if s.grave else "warning",
+            severity="info" if over and not s.num_worse else "critical" if s.grave else "warning",
             row=row.index,
             step=row.step,
             onset_row=s.open_row,
@@ -163,14 +173,14 @@ class HeldOutDetector:
             peak=row.step,
             end_row=row.index if over else None,
             end=row.step if over else None,
-            value=loss,
+            value=worst,
             expected=s.good_loss,
             score=evidence,
             grain_rows=s.open_rows,
             closed=over,
             text=(
-                f"fixed batches at {loss:.4g} in eval mode, {s.good_loss:.4g} at step"
-                f" {s.good_step:g}"
+                f"fixed batches at {worst:.4g} in eval mode, {s.good_loss:.4g} at step"
+                f" {s.good_step:g}" + (f", and back at {loss:.4g}" if over else "")
             ),
         )
 

@@ -3,6 +3,7 @@
     level[t] = level[t-1] + 0.25 clip(r[t-1], +-4 sigma)        recent level, robust
     r[t]     = y[t] - level[t]                                  y: loss as is, norms as logarithm
     sigma    = 1.4826 median |r| over the last 128 calm rows    so autocorrelated noise is included
+               (`floored_sigma`: of a loss, where most r are as good as equal, a share of its fall)
     z[t]     = r[t] / max(sigma, floor)
 
 A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, series_of
 from trimtab.errors import ConfigError
-from trimtab.signals.robust import mad_sigma, median
+from trimtab.signals.robust import floored_sigma, mad_sigma, median
 from trimtab.text import sigmas
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
@@ -35,6 +36,8 @@ _TAIL_ROWS = 3
 _SHORT_ROWS = 4
 # As many rows as a block of `level` has.
 _RECENT = 16
+_START_ROWS = (4, 16)
+"""Rows whose level the fall is counted from: a first row alone may have exploded."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,8 @@ class Calm:
     num_rows: int
     residuals: NDArray[np.float64]
     """float64 [window_rows], ring."""
+    start: float = -math.inf
+    """Highest level from the fourth to the sixteenth row; what a loss has fallen from."""
 
 
 @dataclass(frozen=True)
@@ -166,7 +171,7 @@ class SpikeDetector:
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
         sigma, tail, n = calm.sigma, calm.tail, calm.num_rows
         level = y[first] if n == 0 else calm.level
-        residuals, window_rows = calm.residuals.copy(), self.window_rows
+        residuals, window_rows, start = calm.residuals.copy(), self.window_rows, calm.start
         for at in range(first, len(y)):  # comparisons, not min and max: this is where time goes
             spread = self.floor_log if log else self._floor(level, log=log)
             spread = sigma if sigma > spread else spread
@@ -175,7 +180,7 @@ class SpikeDetector:
                 z = residual / spread
                 # Half the largest: heavy-tailed noise reaches its extremes again and again.
                 if z > self.threshold_sigma and z > 0.5 * tail:
-                    return Calm(level, sigma, tail, n, residuals), at
+                    return Calm(level, sigma, tail, n, residuals, start), at
                 # the largest calm |z| fades, by half in 3,500 rows: a run may become quieter
                 tail = max(tail * 0.9998, abs(z), self.threshold_sigma)
                 if not -4 * spread <= residual <= 4 * spread:
@@ -184,11 +189,15 @@ class SpikeDetector:
             residuals[n % window_rows] = residual
             level += self.smoothing * move
             n += 1
+            if n <= _START_ROWS[1] and n >= _START_ROWS[0]:
+                start = max(start, level)
             # a sort of the window is the costly part, and 8 of 128 rows hardly move the median
             if n % 8 == 0 or n <= self.min_rows:
-                sigma = mad_sigma(residuals[:n], center=0.0)
-        calm = changed(calm, level=level, sigma=sigma, tail=tail, num_rows=n, residuals=residuals)
-        return calm, len(y)
+                if log:
+                    sigma = mad_sigma(residuals[:n], center=0.0)
+                else:
+                    sigma = floored_sigma(residuals[:n], fall=start - level)
+        return Calm(level, sigma, tail, n, residuals, start), len(y)
 
     def _floor(self, level: float, *, log: bool) -> float:
         return self.floor_log if log else max(self.floor_linear * abs(level), 1e-12)

@@ -380,6 +380,11 @@ class DataOrder:
         whole = [b for b in self._batches if len(b) == max(map(len, self._batches))]
         return [list(b) for b in whole[-count:]]
 
+    def newest_batches(self, count: int) -> list[list[int]]:
+        """Return the indices of the batches of this epoch handed out last; none before the first."""
+        fed = [n for n in range(self._cursor) if not self._is_skipped(n)]
+        return [self._cleaned(n) for n in fed[-count:]]
+
     @property
     def dataset(self) -> object:
         """The dataset that batches are read from."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from trimtab.chronicle.journal import read_journal
 from trimtab.guard.yardstick.yardstick import ReadingRequest
-from trimtab.signals.robust import mad_sigma
+from trimtab.signals.robust import floored_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,8 +73,13 @@ class Readings:
         self._accumulate = accumulate
         self._losses: deque[float] = deque(maxlen=_NOISE_ROWS)
         self._first: list[float] = []
+        self._lowest = math.inf
+        """Lowest level of what is fed, as seen at the readings."""
         self._foreign: bool | None = None
         """Whether the batches are of another kind of data than what is fed; None: not known yet."""
+        self._told_foreign = False
+        self._doubted: Reading | None = None
+        """A reading that is judged once what was fed last is read, too."""
         self._like: set[int] = set()
         """Batches, by number, that have cost about what is fed at a reading at its time."""
         self._own_loop = False
@@ -212,8 +218,10 @@ class Readings:
 
     def _tell_off(self) -> None:
         """Say why the yardstick has switched itself off, if it has."""
-        if self._yardstick.off:
-            self._note(f"the yardstick is off: {self._yardstick.off}")
+        off = self._yardstick.off
+        if off:
+            text = f"the yardstick is off: {off}"
+            self._edge.run("journal", lambda: self._recovery.tell(text))
 
     def next_batch(self, ahead: int) -> object:
         """Return the next batch; see `Yardstick.next_batch`."""
@@ -226,6 +234,9 @@ class Readings:
             self._answer(None)
         elif reading is not None:
             self._edge.run("recovery", lambda: self._use(reading))
+        elif not self._yardstick.on:
+            self._tell_off()
+            self._answer(None)
 
     def give_up(self) -> None:
         """End a reading that is under way, without a result; everything is put back."""
@@ -240,6 +251,8 @@ class Readings:
         wanted = self._recovery.state.wants
         if wanted is None:
             return
+        if reading is not None:
+            reading = replace(reading, foreign=self._foreign is True)
         self._edge.run("recovery", lambda: self._recovery.after_reading(reading))
         judged = wanted.point is None and not wanted.of_change
         if reading is not None and judged and not self._recovery.busy:
@@ -256,8 +269,14 @@ class Readings:
         told: dict[str, object] = {}
         if self._recovery.state.wants is None:
             before = frozenset(self._like)
-            reading = self._without_unlike(reading)
-            told = self._judge(reading)
+            (doubted, self._doubted), fed = (self._doubted, None), None
+            if doubted is None:
+                reading = self._without_unlike(reading)
+                if self._doubts(reading):
+                    return
+            else:
+                reading, fed = doubted, reading.mean
+            told = self._judge(reading, fed)
             if self._like != before:
                 told["like"] = sorted(self._like)
         identity, self._yardstick.identity = self._yardstick.identity, {}
@@ -291,10 +310,24 @@ class Readings:
                     " times as much on the same batches"
                 )
 
-    def _judge(self, reading: Reading) -> dict[str, object]:
+    def _doubts(self, reading: Reading) -> bool:
+        """Whether the batches may be of another kind of data: then what was fed last is read first.
+
+        A state that does worse in eval mode does so on that as well.
+        """
+        fed = self._what_is_fed(self._sigma())
+        if fed is None or self._foreign or not reading.mean - fed[0] > fed[1]:
+            return False
+        batches = self._yardstick.fed_last()
+        if batches:
+            self._doubted = reading
+            self._yardstick.ask(ReadingRequest("fed", reading.step, batches=batches))
+        return bool(batches)
+
+    def _judge(self, reading: Reading, fed: float | None) -> dict[str, object]:
         """Judge a reading at its time; it is recorded with the row of the next step."""
         sigma = self._sigma()
-        if self._is_foreign(reading.mean, sigma):
+        if self._is_foreign(reading.mean, sigma, fed):
             return {"foreign": True}
         found = self._yardstick.judge(reading, sigma=sigma)
         noted = {
@@ -336,27 +369,31 @@ class Readings:
         """Return what that costs which is fed, and how much more shows another kind; None: not judged."""
         if self._yardstick.source == "validate" or not self._losses:
             return None
+        # Data that changes is new to the model, and costs more for a while.
         level = float(np.median(np.array(self._losses)[-_FIRST_ROWS:]))
+        level = self._lowest = min(level, self._lowest)
         descent = float(np.median(np.array(self._first))) - level
         return level, max(_FOREIGN_SHARE * descent, _FOREIGN_SIGMA * sigma)
 
-    def _is_foreign(self, loss: float, sigma: float) -> bool:
-        """Whether the batches are of data that the run is not fed, and never was.
+    def _is_foreign(self, loss: float, sigma: float, last: float | None) -> bool:
+        """Whether the batches are of data that the run is not fed.
 
-        They then get worse while it learns what it is fed: that says nothing of the run. Once they
-        cost what that does, they are judged like others, whatever comes later.
+        They then get worse while it learns what it is fed: that says nothing of the run. They cost
+        more than what is fed, and what was fed last does not, read alike. Without a reading of that
+        only those count as such that cost more from the first reading on.
         """
-        fed = self._what_is_fed(sigma) if self._foreign is not False else None
-        if fed is None:
+        fed = self._what_is_fed(sigma)
+        if fed is None or (last is None and self._foreign is False):
             self._foreign = False
             return False
         level, margin = fed
-        now = loss - level > margin
-        if now and self._foreign is None:
-            self._note(
+        now = loss - level > margin and (last is None or last - level <= margin)
+        if now and not self._told_foreign:
+            self._told_foreign = True
+            self._recovery.tell(
                 f"the fixed batches cost {loss:.4g}, what is fed {level:.4g}: they are of another"
-                " kind of data, and raise no alarm by themselves until they cost as much;"
-                " Guard(validate=...) names others"
+                " kind of data; until they cost as much, they raise no alarm, and branches are"
+                " judged by the training loss. Guard(validate=...) names others"
             )
         elif self._foreign and not now:
             self._yardstick.test.restart()
@@ -368,7 +405,9 @@ class Readings:
         """Return the spread of single rows about their trend, from differences of neighbors."""
         if len(self._losses) < 3:
             return math.inf
-        return mad_sigma(np.diff(np.array(self._losses)), center=0.0) / math.sqrt(2)
+        losses = np.array(self._losses)
+        fall = math.sqrt(2) * (float(np.median(np.array(self._first))) - float(np.median(losses)))
+        return floored_sigma(np.diff(losses), fall=fall) / math.sqrt(2)
 
     def _stop_for_changes(self) -> bool:
         """Switch off, and say why, where a reading changes the model; return whether it does."""

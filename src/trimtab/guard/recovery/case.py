@@ -122,6 +122,8 @@ class Case:
     """Losses of the fixed batches under the base; empty: not read."""
     by_metric: bool = False
     """Whether a metric of the user's judged the last trial."""
+    by_batches: bool = False
+    """Whether the loss of the fixed batches did."""
     broken_steps: int = 0
     """Last steps of the trial in a row whose gradient was not finite."""
     arms: tuple[str, ...] | None = None

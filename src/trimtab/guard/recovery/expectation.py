@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.signals.robust import mad_sigma
+from trimtab.signals.robust import floored_sigma
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -75,18 +75,18 @@ def expected_loss(
     losses = column.values[before[-window_rows:] if len(before) else rows[:8]]
     if not len(losses):
         return Expectation()
-    level, sigma = _line(losses)
+    first = column.values[rows[:_FIRST_ROWS]]
+    start = max(float(np.median(first[i : i + 3])) for i in range(max(len(first) - 2, 1)))
+    level, sigma = _line(losses, start)
     calm = losses[record.step[rows[: len(losses)]] < onset]
     if not len(before) and len(calm):
         level = float(calm.mean())
     sigma = max(sigma, _NUMERIC * float(np.abs(losses).max()), float(np.finfo(np.float64).tiny))
-    first = column.values[rows[:_FIRST_ROWS]]
-    start = max(float(np.median(first[i : i + 3])) for i in range(max(len(first) - 2, 1)))
     unit = min(max(start - level, _LEAST_UNIT * sigma), _MOST_UNIT * sigma)
     return Expectation(level, sigma, unit)
 
 
-def _line(losses: NDArray[np.float64]) -> tuple[float, float]:
+def _line(losses: NDArray[np.float64], start: float) -> tuple[float, float]:
     """Return the level at the end of a window, and the robust spread about its trend.
 
     The line goes through the medians of the window's last two thirds, so that neither single
@@ -95,7 +95,8 @@ def _line(losses: NDArray[np.float64]) -> tuple[float, float]:
     References:
         Tukey, Exploratory Data Analysis, 1977, chapter 5: the resistant line.
     """
-    mean, spread = float(losses.mean()), mad_sigma(losses)
+    mean, middle = float(losses.mean()), float(np.median(losses))
+    spread = floored_sigma(losses - middle, fall=start - middle)
     if len(losses) < _FEWEST_FITTED:
         return mean, spread
     third = len(losses) // 3
@@ -103,7 +104,8 @@ def _line(losses: NDArray[np.float64]) -> tuple[float, float]:
     slope = float(np.median(recent[third:]) - np.median(recent[:third])) / third
     place = np.arange(len(recent), dtype=np.float64) - (len(recent) - 1)
     rest = recent - slope * place
-    noise = mad_sigma(rest)
+    center = float(np.median(rest))
+    noise = floored_sigma(rest - center, fall=start - center)
     # 1.2533 sigma / sqrt(n) is the standard error of a median of n
     if -slope * third <= 3 * 1.2533 * noise * math.sqrt(2 / third):
         return mean, spread

@@ -123,6 +123,11 @@ from which the rise is of the loss and not of the weights. Ours."""
 _OF_LOW_LOSS = ("replay", "other-data", "other-state", "put-back")
 """Arms that are tried where the loss is too low."""
 
+_BACK_SHARE = 0.15
+"""Distance from the level before, share of the unit, within which a loss is back. As of trials."""
+_ON_ITS_WAY = 0.5
+"""Share of its rise that a loss has at most, after as long as it was left alone. Ours."""
+
 _MOST_PATIENCES = 5
 """Times the patience for which trouble that may heal is waited for, as `supervise` has it. Ours."""
 
@@ -310,9 +315,13 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     factor = _recounted(r, e.scale)
     scale = replace(e.scale, sigma=factor * e.scale.sigma, unit=factor * e.scale.unit)
     found = reading_of(r.losses, r, scale, tolerance=state.policy.verify_tolerance)
+    if r.foreign and watch is not None and asked.target_step == watch.target_step:
+        return _look_after_loss(state, watch, asked, e, better_by=found.limit)
     if watch is not None and asked.target_step == watch.target_step:
         return _look_after(state, watch, asked, e.step, r, found)
     alarms = _alarms(state)
+    if r.foreign and not (alarms and found.rise <= 0):  # what they accuse is not this run
+        return look_up(state, asked.event) if alarms else (state, ())
     if not alarms and asked.healed is not None:
         return _weigh_healed(state, asked.healed, asked, r, found)
     # An alarm of before that nobody acted on is not what the batches got worse by.
@@ -347,6 +356,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         base=r.base,
         due_step=e.step + wait,
         wait_steps=wait,
+        loss=asked.event.loss,
     )
     state = replace(
         state,
@@ -417,6 +427,36 @@ def _look_after(
     over = wait > state.policy.verify_steps
     again = replace(watch, due_step=step + wait, wait_steps=wait)
     return replace(state, watch=None if over else again), ()
+
+
+def _look_after_loss(
+    state: RecoveryState,
+    watch: LeftAlone,
+    asked: ReadingWanted,
+    e: ReadingDone,
+    *,
+    better_by: float,
+) -> Result:
+    """Leave alone what the training loss comes back from by itself; else deal with it after all.
+
+    It is on its way where it has halved, or the fixed batches get better still: what is fed now is
+    of their kind.
+    """
+    assert e.reading is not None
+    risen, left = asked.event.loss - e.scale.level, watch.loss - e.scale.level
+    better = e.reading.mean < _mean(watch.losses) - better_by
+    mends = better or risen <= _ON_ITS_WAY * left
+    if risen <= _BACK_SHARE * e.scale.unit:
+        return replace(state, watch=None), ()
+    wait = 2 * watch.wait_steps
+    if mends:
+        again = replace(watch, due_step=e.step + wait, wait_steps=wait, losses=e.reading.losses)
+        return replace(state, watch=again if wait <= state.policy.verify_steps else None), ()
+    why = f"the loss has not come back: {asked.event.loss:.4g}, {e.scale.level:.4g} before"
+    state = replace(state, watch=None, handled=state.handled - watch.keys, left_before=())
+    told = decision(e.step, "deal with it after all", why, no_longer=True)
+    state, more = look_up(state, asked.event)
+    return state, (told, at_step(e.step, why), *more)
 
 
 def _recounted(r: Reading, scale: Expectation) -> float:

@@ -268,6 +268,8 @@ class LeftAlone:
     """Of the older state then."""
     due_step: int
     wait_steps: int
+    loss: float = math.nan
+    """Of the step at which they were left alone; NaN: not known."""
 
 
 @dataclass(frozen=True)

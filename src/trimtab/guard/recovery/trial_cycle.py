@@ -304,6 +304,7 @@ def end_trial(state: RecoveryState, case: Case, step: int, e: ReadingDone | None
     assert trial is not None
     reading = None if e is None else e.reading
     case = replace(case, by_metric=reading is not None and reading.sigma is not None)
+    case = replace(case, by_batches=reading is not None and not case.by_metric)
     if reading is not None:
         if reading.base:
             case = replace(case, base_reading=reading.base)
@@ -413,11 +414,17 @@ def finish_trial(state: RecoveryState, step: int, e: Captured | None) -> Result:
         JournalEvent("outcome", step, data),
         detail(
             f"trial {len(case.losses):>3} steps, {trial.name}:"
-            f" {'✓' if result.held else '✗'}  loss {result.loss:.3f}, expected"
+            f" {'✓' if result.held else '✗'}  {_measure(case)} {result.loss:.3f}, expected"
             f" {result.expected_loss:.3f}"
         ),
         Survey(),
     )
+
+
+def _measure(case: Case) -> str:
+    if case.by_metric:
+        return "validate"
+    return "fixed batches" if case.by_batches else "loss"
 
 
 # -- what comes next ------------------------------------------------------------------------

@@ -160,8 +160,8 @@ def can_be_compared(case: Case, trial: Trial) -> bool:
 def settings_at_fault(case: Case, trial: Trial, *, tolerance: float) -> bool | None:
     """Return whether a branch that puts settings back is clearly better than the run with them.
 
-    By the losses of the same steps, in the second half of the trouble: each is lower, and together
-    by more than is tolerated of noise and by a share of the rise, far beyond what the steps before
+    By the losses of the same steps, in the second half of the trouble: none is higher, and together
+    they are lower by more than is tolerated of noise and by a share of the rise, far beyond what the steps before
     the change differ by, which are replayed. None: losses do not say it.
     """
     if not can_be_compared(case, trial):
@@ -177,7 +177,7 @@ def settings_at_fault(case: Case, trial: Trial, *, tolerance: float) -> bool | N
     gain = float((theirs - ours).mean())
     least = _PAIRED * tolerance * case.expect.unit
     rise = float(theirs.mean()) - case.expect.level
-    if not (bool((ours < theirs).all()) and gain > max(least, _OF_RISE * rise)):
+    if not (bool((ours <= theirs).all()) and gain > max(least, _OF_RISE * rise)):
         return False
     calm = _calm_part(case, curve)
     apart = max((abs(x - case.control.get(t, x)) for t, x in calm.items()), default=0.0)

@@ -394,6 +394,9 @@ def _read(state: RecoveryState, e: ReadingDone) -> Result:
     state = replace(state, wants=None)
     if wanted is None:  # given up in the meantime
         return state, ()
+    foreign = e.reading is not None and e.reading.foreign
+    if foreign and (state.phase == "trial" or wanted.of_change):
+        e = replace(e, reading=None)  # the training loss decides
     if state.phase == "trial":
         assert state.case is not None
         return trial_cycle.end_trial(state, state.case, wanted.event.step, e)

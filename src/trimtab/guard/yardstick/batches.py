@@ -18,7 +18,7 @@ from trimtab.guard.yardstick.isolation import FIXED_SEED, fix_rng
 from trimtab.guard.yardstick.kept_values import KeptValues, generators_in
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
+    from collections.abc import Callable, Collection, Iterable
 
     from trimtab.guard.data.streams import Order
 
@@ -101,18 +101,35 @@ class FixedBatches:
         """
         if self._batches:
             return True
+        self._batches = self._undisturbed(self._read)
+        self._digest = _digest(self._batches) if self._batches else ""
+        return bool(self._batches)
+
+    def fed_last(self) -> list[object]:
+        """Return as many batches as these, that were fed last in this epoch; empty: there are not.
+
+        Those of a stream cannot be read again. The random states stay as they are, as in `fill`.
+        """
+        order, count = self._order, len(self._batches)
+        if self._loader is not None or not isinstance(order, DataOrder) or not count:
+            return []
+        newest = order.newest_batches(count)
+        if len(newest) < count:
+            return []
+        return self._undisturbed(lambda: [clone(order.load_items(i)) for i in newest])
+
+    def _undisturbed(self, read: Callable[[], list[object]]) -> list[object]:
+        """Return what is read, with the same draws each time; put the random states back."""
         kept, own = capture_rng(), KeptValues(())
         # The same draws after a restart: augmented samples, the order of a shuffled loader.
         fix_rng(FIXED_SEED)
         for generator in generators_in(self._source_object()):
             own.save(generator, "a generator of the data")
         try:
-            self._batches = self._read()
+            return read()
         finally:
             own.put_back()
             restore_rng(kept)
-        self._digest = _digest(self._batches) if self._batches else ""
-        return bool(self._batches)
 
     def leave_out(self, numbers: Collection[int]) -> None:
         """Read these batches no more, by their number; after a restart neither."""

@@ -108,24 +108,39 @@ class Isolation:
         ]
         self.written = tuple(dict.fromkeys((*self.written, *found)))
 
-    def put_back(self) -> tuple[str, ...]:
-        """Put everything back; return what is still not as it was.
+    def rewind(self) -> None:
+        """Put back what a pass changes in values, generators and buffers; the modes stay."""
+        self._shard_again()
+        modes = [m.training for m in self._modules]
+        self._put_back_values()
+        for module, mode in zip(self._modules, modes, strict=True):
+            module.training = mode
 
-        Returns:
-            Names of parameters, buffers and attributes; empty where all is bit for bit as it was.
-        """
+    def _shard_again(self) -> None:
         for module in self._modules:
             # FSDP2 keeps a root gathered after a forward pass without a backward one, and knows it:
             # its parameters must be shards again before the module's own are put back.
             if any(c.__name__ == "FSDPModule" for c in type(module).__mro__):
                 cast("Any", module).reshard()
-        wrong = self._put_back_parameters() + list(self._values.put_back())
+
+    def _put_back_values(self) -> list[str]:
+        wrong = list(self._values.put_back())
         with torch.no_grad():
             for name, tensor, copy in self._buffers:
                 if not same(tensor, copy):
                     tensor.copy_(copy)
                     if not same(tensor, copy):
                         wrong.append(name)
+        return wrong
+
+    def put_back(self) -> tuple[str, ...]:
+        """Put everything back; return what is still not as it was.
+
+        Returns:
+            Names of parameters, buffers and attributes; empty where all is bit for bit as it was.
+        """
+        self._shard_again()
+        wrong = self._put_back_parameters() + self._put_back_values()
         for parameter, gradient in self._gradients:
             if parameter.grad is not gradient:
                 parameter.grad = gradient

@@ -45,6 +45,8 @@ class Reading:
     """By what the loop multiplies the loss now, and did not at a step; see `recount_of`."""
     recounted_since: int = 0
     """That step."""
+    foreign: bool = False
+    """Whether the batches are of another kind of data than what is fed: they accuse no state."""
     sigma: float | None = None
     """Spread of one evaluation, where it is not of the training loss's kind; None: it is."""
 

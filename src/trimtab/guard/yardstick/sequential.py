@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.signals.robust import mad_sigma
+from trimtab.signals.robust import floored_sigma, mad_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,6 +68,8 @@ class PairedTest:
         self._total = 0.0
         self._over = 0
         self._newest = -1
+        self._highest = -math.inf
+        """Largest mean of the series: what the batches have come down from."""
 
     @property
     def last_good_step(self) -> int | None:
@@ -79,18 +81,28 @@ class PairedTest:
         """Standard deviation of one evaluation's mean about its trend; None: not known yet.
 
         From second differences: the descent, which is nearly straight from one evaluation to the
-        next, cancels; of independent noise they have 6 times the variance.
+        next, cancels; of independent noise they have 6 times the variance. Where most evaluations
+        are equal, at least a share of what the series has fallen by.
         """
+        found = self._spread()
+        return None if found is None else found[0]
+
+    def _spread(self) -> tuple[float, bool] | None:
+        """Return the spread, and whether it is the evaluations' own: most of them are not equal."""
         means = np.array([np.mean(x) for _, x in self._kept])
         if len(means) < _FEWEST_FOR_NOISE:
             return None
-        floor = _NUMERIC * float(np.abs(means).max())
         bends = np.diff(means, n=2)
+        deviation = mad_sigma(bends, center=0.0)
+        fall = math.sqrt(6.0) * (self._highest - float(np.median(means)))
+        least = floored_sigma(bends, fall=fall)
         # Clipped, so that one odd evaluation does not count; more exact than the deviation alone.
-        most = 3 * mad_sigma(bends, center=0.0)
-        own = math.sqrt(float((np.clip(bends, -most, most) ** 2).mean()) / 6.0)
+        own = math.sqrt(float((np.clip(bends, -3 * deviation, 3 * deviation) ** 2).mean()) / 6.0)
         own *= 1 + _FEW / len(means)
-        return max(own, floor, float(np.finfo(np.float64).tiny))
+        floor = max(_NUMERIC * float(np.abs(means).max()), float(np.finfo(np.float64).tiny))
+        if least > deviation or own == 0:
+            return max(own, least / math.sqrt(6.0), floor), False
+        return max(own, floor), True
 
     def forget_after(self, step: int, *, keep_total: bool = False) -> None:
         """Forget what was measured after a step, to which the run has gone back.
@@ -104,9 +116,15 @@ class PairedTest:
         self._kept = [k for k in self._kept if k[0] <= step]
         self._total, self._over, self._newest = 0.0, 0, min(self._newest, step)
 
-    def restart(self) -> None:
-        """Forget everything: the batches, or what is measured on them, are others."""
+    def restart(self, *, others: bool = False) -> None:
+        """Forget what was measured.
+
+        Args:
+            others: The batches, or what is measured on them, are others.
+        """
         self._kept, self._total, self._over = [], 0.0, 0
+        if others:
+            self._highest = -math.inf
 
     def take_in(self, step: int, losses: Sequence[float], *, sigma: float) -> RiseEvidence:
         """Return what an evaluation adds.
@@ -115,18 +133,19 @@ class PairedTest:
             step: Of the state that was evaluated.
             losses: One for each batch, the same batches each time.
             sigma: Spread of single rows of the training loss, above 0: what one evaluation may
-                differ by until six of them show their own spread, which is smaller; inf: nothing
-                is said until then.
+                differ by until six of them show their own spread, which is smaller, and where most
+                of them are equal; inf: nothing is said until then.
 
         Cost: O(batches) for each of at most 32 evaluations; memory does not grow.
         """
         now = tuple(float(x) for x in losses)
         self._newest = step
         if self._kept and len(self._kept[-1][1]) != len(now):
-            self.restart()
+            self.restart(others=True)
         if not all(map(math.isfinite, now)):
             self._over += 1
             return RiseEvidence(math.inf if self._kept else 0.0, math.nan, math.nan)
+        self._highest = max(self._highest, float(np.mean(now)))
         if not self._kept:
             self._keep(step, now)
             return RiseEvidence(0.0, math.nan, math.nan)
@@ -149,9 +168,10 @@ class PairedTest:
         self._kept = [*self._kept[-_MOST_KEPT + 1 :], (step, losses)]
 
     def _noise(self, now: tuple[float, ...], d: NDArray[np.float64], sigma: float) -> float:
-        spread = self.spread
-        if spread is None:
-            spread = max(sigma, _NUMERIC * max(map(abs, now)), float(np.finfo(np.float64).tiny))
+        numeric = max(_NUMERIC * max(map(abs, now)), float(np.finfo(np.float64).tiny))
+        spread, own = self._spread() or (max(sigma, numeric), True)
+        if not own and math.isfinite(sigma):
+            spread = max(spread, sigma)
         # over batches: what the mean of so few says of others
         error = float(d.std(ddof=1)) / math.sqrt(len(d)) if len(d) > 2 else 0.0
         # of a difference to a mean of four

@@ -23,7 +23,7 @@ from trimtab.guard.yardstick.reading import Reading, recount_of
 from trimtab.guard.yardstick.sequential import PairedTest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
     from trimtab.guard.state.training_state import Snapshot, StateDict, Training
     from trimtab.guard.yardstick.batches import FixedBatches, Metrics
@@ -35,6 +35,9 @@ _MOST_READ = 64
 """Readings that are remembered."""
 _MOST_OVER = 2.0
 """Times its share that a reading may take before the next ones come half as often."""
+_ALIKE, _ALIKE_ON_CPU = 1e-3, 1e-5
+"""Share of its loss by which one batch may differ from itself: of kernels that add up in any order,
+or are chosen anew, and of those of a CPU. Ours."""
 _FORWARD_SHARE = 1 / 3
 """Cost of a forward pass, share of a step; until it is measured."""
 
@@ -44,12 +47,14 @@ class ReadingRequest:
     """A reading that is asked for."""
 
     purpose: str
-    """calm: at its time; alarm, branch: recovery decides by it."""
+    """calm: at its time; alarm, branch: recovery decides by it; fed: of `batches`."""
     step: int
     older: Snapshot | None = None
     """Also read the weights of this state."""
     known: Snapshot | None = None
     """And of this one, which was read at its time: what the loop counts otherwise since."""
+    batches: Sequence[object] = ()
+    """Read in place of the fixed ones; empty: those are read."""
 
 
 class Yardstick:
@@ -90,6 +95,11 @@ class Yardstick:
         if share > 0:
             need = _FORWARD_SHARE * num_batches / share
             self.every_steps = every_steps * max(math.ceil(need / every_steps), 1)
+        self._num_batches = num_batches
+        self._repeated = 0
+        """Batches at the head of the queue that are handed out twice; 0: none."""
+        self._loop_known = False
+        """Whether one batch has been handed out twice."""
         self._request: ReadingRequest | None = None
         self._active = False
         self._isolation: Isolation | None = None
@@ -169,6 +179,10 @@ class Yardstick:
         """Whether a reading is due after a step."""
         return self.on and self._share > 0 and step > 0 and step % self.every_steps == 0
 
+    def fed_last(self) -> list[object]:
+        """Return as many batches as are read, that were fed last; empty: they cannot be had."""
+        return [] if self._batches is None else self._batches.fed_last()
+
     def see_batch(self, batch: object) -> None:
         """Take note of a batch that is handed out for training."""
         if self.on and self._batches is not None:
@@ -204,6 +218,10 @@ class Yardstick:
         if not self._isolate():
             return False
         self._begin_pass()
+        self._repeated = 0
+        if not (self._loop_known or self._request.batches):
+            self._repeated = max(len(self._queue) // self._num_batches, 1)
+            self._queue = self._queue[: self._repeated] + self._queue
         return True
 
     def _check_identity(self) -> None:
@@ -213,7 +231,7 @@ class Yardstick:
         self._known = True
         self.identity = self._batches.identity
         if self._heard and self.identity["batches"] != self._heard_digest:
-            self.test.restart()
+            self.test.restart(others=True)
             self._read = {}
             self.new_series = True
 
@@ -234,7 +252,9 @@ class Yardstick:
         return not refused
 
     def _begin_pass(self) -> None:
-        self._queue = list(self._batches.batches) if self._batches is not None else []
+        assert self._request is not None
+        fixed = () if self._batches is None else self._batches.batches
+        self._queue = list(self._request.batches or fixed)
         fix_rng(FIXED_SEED)
 
     def next_batch(self, ahead: int) -> object:
@@ -243,6 +263,10 @@ class Yardstick:
         Args:
             ahead: Batches that were handed out since the last `take_in`.
         """
+        if self._repeated and self._losses and not ahead:
+            assert self._isolation is not None
+            self._isolation.rewind()
+            fix_rng(FIXED_SEED)
         return clone(self._queue[min(ahead, len(self._queue) - 1)])
 
     def take_in(self, loss: float, batches: int) -> Reading | None:
@@ -250,7 +274,37 @@ class Yardstick:
         self._losses.append(loss)
         self.num_passes += batches
         del self._queue[:batches]
+        if self._repeated and self._carries(batches):
+            first, second = self._losses
+            self.finish()
+            if self.written or self.not_put_back:  # the model does, and not the loop
+                return None
+            self.switch_off(
+                "the loop carries something from one batch to the next, such as a hidden state (the"
+                f" same batch cost {first:.6g}, then {second:.6g}), which a reading changes and"
+                " cannot put back; keep it as it is where guard.phase is 'probe', or hand over a"
+                " function as validate"
+            )
+            return None
         return None if self._queue else self._end_pass()
+
+    def _carries(self, batches: int) -> bool:
+        """Whether a batch that was handed out twice costs otherwise the second time."""
+        if batches != self._repeated:  # a loop that makes steps of other numbers of batches
+            assert self._batches is not None
+            self._losses, self._repeated, self._loop_known = [], 0, True
+            self._begin_pass()
+            return False
+        if len(self._losses) < 2:
+            return False
+        self._repeated, self._loop_known = 0, True
+        first, second = self._losses
+        on_cpu = all(p.device.type == "cpu" for p in self._training.bare_model.parameters())
+        most = (_ALIKE_ON_CPU if on_cpu else _ALIKE) * max(abs(first), abs(second))
+        if abs(first - second) > most:
+            return True
+        del self._losses[0]
+        return False
 
     def _end_pass(self) -> Reading | None:
         request = self._request
@@ -358,7 +412,7 @@ class Yardstick:
         batches.leave_out({each * i + k for i in numbers for k in range(each)})
         self.identity = batches.identity
         kept = tuple(x for i, x in enumerate(losses) if i not in numbers)
-        self.test.restart()
+        self.test.restart(others=True)
         self._read = {}
         self._remember(reading.step, kept)
         base = tuple(x for i, x in enumerate(reading.base) if i not in numbers)
@@ -395,7 +449,7 @@ class Yardstick:
         self._heard = True
         if isinstance(digest := data.get("batches"), str):
             if digest != self._heard_digest:
-                self.test.restart()
+                self.test.restart(others=True)
                 self._read = {}
             self._heard_digest = digest
             if self._batches is not None:
