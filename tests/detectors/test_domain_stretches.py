@@ -13,7 +13,7 @@ from trimtab.detectors.domain_signs import DOMAIN_DETECTORS
 def test_a_stretch_gives_the_same_state_and_findings(detector: DomainDetector, length: int) -> None:
     rng = np.random.default_rng(3)
     num, signals = 1500, len(detector.signals)
-    values = 1 + 0.1 * rng.normal(size=(num, signals))
+    values = np.asarray(1 + 0.1 * rng.normal(size=(num, signals)), dtype=np.float64)
     values[900:] *= np.where(np.arange(signals) % 2, 4.0, 0.1)
     values[rng.random(size=values.shape) < np.linspace(0, 0.95, signals)] = np.nan
     index = np.arange(num)

@@ -139,3 +139,15 @@ def test_an_evaluation_that_names_its_step_by_its_place_is_read(tmp_path: Path) 
     record = read_run(tmp_path / "log.txt")
     assert record.step.tolist() == [500.0 * i for i in range(1, 26)]
     assert record.columns["val_loss"].values[0] == pytest.approx(1.4)
+
+
+def test_a_reward_without_a_loss_is_said_to_be_judged(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [
+        f"[INFO] Ball. Step: {12000 * i}. Mean Reward: {90 * (1 - np.exp(-i / 20)) + rng.normal():.3f}."
+        for i in range(1, 81)
+    ]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    found = trimtab.analyze(tmp_path / "log.txt")
+    assert found.verdict == "not-judged"
+    assert "the reward was judged by itself" in found.judgement.why
