@@ -14,10 +14,10 @@ def test_a_stretch_gives_the_same_state_and_findings(detector: DomainDetector, l
     rng = np.random.default_rng(3)
     num, signals = 1500, len(detector.signals)
     values = 1 + 0.1 * rng.normal(size=(num, signals))
-    values[900:] *= np.where(np.arange(signals) % 2, 4.0, 0.1)
+    values[900:] = values[900:] * np.where(np.arange(signals) % 2, 4.0, 0.1)
     values[rng.random(size=values.shape) < np.linspace(0, 0.95, signals)] = np.nan
     index = np.arange(num)
-    rows = Rows(index, 10.0 * index, values, np.isfinite(values))
+    rows = Rows(index, np.arange(num, dtype=np.float64), values, np.isfinite(values))
     one = many = detector.start()
     by_row, by_stretch = list[Finding](), list[Finding]()
     for k in range(num):

@@ -52,6 +52,17 @@ def test_the_same_in_a_table_whatever_its_sign(tmp_path: Path, key: str, sign: i
     assert entropy == pytest.approx(_entropy(60))
 
 
+def test_an_entropy_that_crosses_zero_is_not_judged(tmp_path: Path) -> None:
+    rows = [
+        {"step": i, "loss": 3 - 0.01 * i, "reward": 0.1 * i, "train/entropy_loss": 0.05 * i - 1}
+        for i in range(60)
+    ]
+    (tmp_path / "log.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    record = read_run(tmp_path / "log.jsonl")
+    assert "policy_entropy" not in record.columns
+    assert record.unread["train/entropy_loss"] == 60
+
+
 @pytest.mark.parametrize("form", ["jsonl", "csv", "text"])
 def test_a_divergence_beside_a_reconstruction_is_that_of_a_code(tmp_path: Path, form: str) -> None:
     rows = [
@@ -128,3 +139,15 @@ def test_an_evaluation_that_names_its_step_by_its_place_is_read(tmp_path: Path) 
     record = read_run(tmp_path / "log.txt")
     assert record.step.tolist() == [500.0 * i for i in range(1, 26)]
     assert record.columns["val_loss"].values[0] == pytest.approx(1.4)
+
+
+def test_a_reward_without_a_loss_is_said_to_be_judged(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [
+        f"[INFO] Ball. Step: {12000 * i}. Mean Reward: {90 * (1 - np.exp(-i / 20)) + rng.normal():.3f}."
+        for i in range(1, 81)
+    ]
+    (tmp_path / "log.txt").write_text("\n".join(lines))
+    found = trimtab.analyze(tmp_path / "log.txt")
+    assert found.verdict == "not-judged"
+    assert "the reward was judged by itself" in found.judgement.why

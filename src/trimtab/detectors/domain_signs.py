@@ -822,9 +822,11 @@ _SUPERVISED: tuple[DomainSign, ...] = (
         kind="signal-abnormal",
         way="down",
         all=(
-            _c("accuracy", "sigma below best", 8),
+            _c("accuracy", "sigma below best", 12),
             _c("accuracy", "lost of the gain", 0.5),
-            _c("accuracy", "share of best", 0.85),
+            _c("accuracy", "share of best", 0.6),
+            # That of a guess among many classes is no accuracy to lose.
+            _c("accuracy", "past over", 0.3),
         ),
         unless=(_c("loss", "sigma above past", 4), *_any_logged(*_ROLLOUTS, "policy_entropy")),
         checks=4,

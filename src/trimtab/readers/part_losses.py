@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.tags import is_of_entropy, signal_of_tag
-from trimtab.record import Column, RunRecord
+from trimtab.record import Column, RunRecord, most_values
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
@@ -168,8 +168,9 @@ def name_entropy(
 def named_by_others(record: RunRecord) -> RunRecord:
     """Return the record with signals called by what is logged beside them, whoever read it.
 
-    A divergence beside a reconstruction is that of a code, and an entropy that is a term of the loss
-    and never above 0 is minus the entropy.
+    A divergence beside a reconstruction is that of a code. An entropy that is a term of the loss and
+    never above 0 is minus the entropy; one that crosses 0 is that of continuous actions, of which no
+    share means anything: it is not judged.
     """
     signals, keys = dict(record.columns), dict(record.keys)
     name_latent(signals, keys)
@@ -178,9 +179,19 @@ def named_by_others(record: RunRecord) -> RunRecord:
     if entropy is not None and _is_minus_entropy(key, entropy):
         signals["policy_entropy"] = Column(-entropy.values, entropy.present)
         notes = (*notes, f"{shown(key)} is minus the entropy: its sign is turned")
+    unread = record.unread
+    if entropy is not None and _crosses_zero(key, entropy):
+        del signals["policy_entropy"], keys["policy_entropy"]
+        unread = most_values({**unread, key: int(entropy.present.sum())})
     if keys == record.keys and notes == record.notes:
         return record
-    return replace(record, columns=signals, keys=keys, notes=notes)
+    return replace(record, columns=signals, keys=keys, notes=notes, unread=unread)
+
+
+def _crosses_zero(key: str, column: Column) -> bool:
+    values = column.logged()
+    values = values[np.isfinite(values)]
+    return normalise(key).endswith("loss") and bool((values < 0).any() and (values > 0).any())
 
 
 def _is_minus_entropy(key: str, column: Column) -> bool:

@@ -230,12 +230,14 @@ class _LineParse:
                 field = self._behind(i)
             if field is None and (not explicit or key.endswith(_TRAIN_WORDS)):
                 field = self._unnamed(left, i)
+            if self.literals[i + 1].startswith(f"%{BAR}") and (
+                field is None or field.name in ("eval_score", "eval_error")
+            ):
+                continue  # how far a bar is drawn, behind whatever it is called
             if field is not None:
                 self._add(field)
             elif explicit and key in _GAN_PAIR:
                 self.letters.setdefault(key, i)
-            elif self.literals[i + 1].startswith(f"%{BAR}"):
-                continue  # how far a bar is drawn, behind whatever it is called
             elif len(key) > 1 and (explicit or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")):
                 name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
                 self.unread.setdefault(name, i)
