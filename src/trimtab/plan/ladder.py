@@ -274,8 +274,9 @@ def _blocked(s: Situation) -> NextStep | None:
     if s.wasted_share >= policy.max_wasted_share:
         return GiveUp(
             reason=(
-                f"{s.wasted_share:.0%} of the effective steps were given up or spent on trials, "
-                f"the policy allows {policy.max_wasted_share:.0%}"
+                "going back would bring what is given up or spent on trials to"
+                f" {s.wasted_share:.0%} of the effective steps, the policy allows"
+                f" {policy.max_wasted_share:.0%}"
             )
         )
     now, later = now_or_wait(s)
