@@ -469,6 +469,10 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     over = not _still_changed(s)
     if over and (s.changed or s.lr_returned) and not _outliers(s):
         return ("replay", "put-back", "lower-lr")
+    # Data of another scale that is also accused may be anything: rescaled, it is trained on.
+    only_data = s.changed and all(c.name.startswith("batch[") for c in s.changed)
+    if only_data and _outliers(s) and _refused_range(s) is None:
+        return ("other-data", "put-back")
     if s.changed or (_lr_rose(s) and not _outliers(s)):
         return ("put-back", "lower-lr") if _lr_rose(s) else ("put-back",)
     return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()

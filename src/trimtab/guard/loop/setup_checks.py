@@ -90,7 +90,8 @@ def check_objects(
             "model is a ScriptModule, which takes no hooks; give the plain module, compiled with"
             " torch.compile if at all"
         )
-    lazy = [n for n, p in model.named_parameters() if isinstance(p, UninitializedParameter)]
+    named = model.named_parameters() if isinstance(model, torch.nn.Module) else ()
+    lazy = [name for name, p in named if isinstance(p, UninitializedParameter)]
     if lazy:
         raise ConfigError(
             f"{lazy[0]} of the model has no shape yet (a lazy module): run one batch through the"
