@@ -26,6 +26,8 @@ POLICY = Policy(mode="act", yardstick_share=0.2, snapshot_every_steps=10)
 class Recurrent(nn.Module):
     """Dropout, noise that is drawn with each pass, and a memory: all of them are the model's."""
 
+    seen: Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.embedding = nn.Embedding(8, 12)

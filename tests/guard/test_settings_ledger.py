@@ -298,3 +298,17 @@ def test_rollback_brings_back_what_was_trained_and_set_and_makes_it_again_at_its
     assert after[13] == [0.0, True]
     assert after[14] == [0.25, False]
     assert after[24] == [0.25, False]
+
+
+def test_parameters_that_are_frozen_and_set_free_are_named(tmp_path: Path) -> None:
+    s, said = make(num_samples=400), list[str]()
+    s.model.output.weight.requires_grad_(False)
+    guard = guard_of(s, tmp_path / "run", steps=60, policy=POLICY, say=said.append)
+    for batch in guard:
+        if guard.step_number == 40:
+            s.model.output.weight.requires_grad_(True)
+            s.model.hidden.weight.requires_grad_(False)
+        guard.backward(s.loss(batch))
+        guard.step()
+    (told,) = [x for x in said if "requires_grad" in x and "not announced" in x][:1]
+    assert "frozen: hidden.weight, set free: output.weight" in told

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import trimtab
 from tests.guard.tiny import guard_of, make
@@ -63,3 +64,10 @@ def test_the_front_door_with_no_such_thing(tmp_path: Path) -> None:
     for read in (trimtab.read, trimtab.analyze):
         with pytest.raises(ReadError, match="cannot be looked up"):
             read("a" * 5000)
+
+
+def test_a_lazy_module_without_a_shape_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    s = make()
+    s.model.output = torch.nn.LazyLinear(13)
+    with pytest.raises(ConfigError, match=r"output\.weight of the model has no shape.*one batch"):
+        guard_of(s, tmp_path / "run", steps=3)

@@ -17,7 +17,7 @@ from trimtab.plan.plan import Plan
 from trimtab.plan.policy import Policy
 from trimtab.plan.remedy_table import REMEDIES, REMEDY_BY_ID
 from trimtab.plan.trial_results import TrialRow, read_out
-from trimtab.plan.trials import ARMS, DEFAULT_ORDER, Trial
+from trimtab.plan.trials import ARMS, DEFAULT_ORDER, SettingPutBack, Trial
 
 CLEAN = DataProbe(num_batches=40, num_outliers=0, median_loss=3.0, worst_loss=3.2)
 WINDOW = (640, 703)
@@ -345,3 +345,20 @@ def test_where_attention_saturates_an_fp16_overflow_is_not_asked_about_first() -
     s = situation(nonfinite=True, kind="shift", low_precision="fp16", saturating=True)
     tried, _ = play(s, lambda t: t.lr_factor < 1)
     assert tried == ["lower-lr"]
+
+
+def test_accused_data_of_another_scale_is_left_out_before_it_is_trained_on_rescaled() -> None:
+    back = SettingPutBack(
+        name="batch[0]", step=301, values=(0.0, 1.0), shown="batch[0] brought back"
+    )
+    found = dataclasses.replace(CLEAN, num_outliers=20, first_sample=9600, last_sample=10239)
+    s = situation(probe=found, changed=(back,), planned_samples=10**6)
+
+    def first(s: Situation) -> str:
+        return play(s, lambda _: False)[0][0]
+
+    assert first(s) == "other-data"
+    # what is more than may be left out is brought back, and so is any other setting
+    assert first(dataclasses.replace(s, planned_samples=2000)) == "put-back"
+    decay = dataclasses.replace(back, name="weight_decay")
+    assert first(dataclasses.replace(s, changed=(decay,))) == "put-back"

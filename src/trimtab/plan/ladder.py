@@ -274,8 +274,9 @@ def _blocked(s: Situation) -> NextStep | None:
     if s.wasted_share >= policy.max_wasted_share:
         return GiveUp(
             reason=(
-                f"{s.wasted_share:.0%} of the effective steps were given up or spent on trials, "
-                f"the policy allows {policy.max_wasted_share:.0%}"
+                "going back would bring what is given up or spent on trials to"
+                f" {s.wasted_share:.0%} of the effective steps, the policy allows"
+                f" {policy.max_wasted_share:.0%}"
             )
         )
     now, later = now_or_wait(s)
@@ -468,6 +469,10 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     over = not _still_changed(s)
     if over and (s.changed or s.lr_returned) and not _outliers(s):
         return ("replay", "put-back", "lower-lr")
+    # Data of another scale that is also accused may be anything: rescaled, it is trained on.
+    only_data = s.changed and all(c.name.startswith("batch[") for c in s.changed)
+    if only_data and _outliers(s) and _refused_range(s) is None:
+        return ("other-data", "put-back")
     if s.changed or (_lr_rose(s) and not _outliers(s)):
         return ("put-back", "lower-lr") if _lr_rose(s) else ("put-back",)
     return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.nn.parameter import UninitializedParameter
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from trimtab.errors import ChronicleError, ConfigError
@@ -88,6 +89,13 @@ def check_objects(
         raise ConfigError(
             "model is a ScriptModule, which takes no hooks; give the plain module, compiled with"
             " torch.compile if at all"
+        )
+    named = model.named_parameters() if isinstance(model, torch.nn.Module) else ()
+    lazy = [name for name, p in named if isinstance(p, UninitializedParameter)]
+    if lazy:
+        raise ConfigError(
+            f"{lazy[0]} of the model has no shape yet (a lazy module): run one batch through the"
+            " model before the optimizer and Guard(...)"
         )
     for one in _each(optimizer):
         _check_object(

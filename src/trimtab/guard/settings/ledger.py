@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from trimtab.guard.settings.measured import BatchScales, LossCount, RatePeak, is_measured
@@ -79,6 +79,8 @@ class SettingChanged:
     after: Values
     expected: str = ""
     """What was announced; empty: nobody announced it."""
+    names: tuple[str, ...] = ()
+    """Of the places, where they have names: parameters."""
 
     @property
     def where(self) -> str:
@@ -117,7 +119,22 @@ class SettingChanged:
             return f"a weight matrix has {self.after[0]:.3g} times the norm it had, by no update"
         before, after = self.shown
         where = f" ({self.where})" if self.where else ""
-        return f"{self.name} {before} → {after}{where}"
+        return f"{self.name} {before} → {after}{where}{self._which}"
+
+    @property
+    def _which(self) -> str:
+        """Name what is frozen and what is trained since, two of each."""
+        if len(self.names) != len(self.before):
+            return ""
+        places = list(zip(self.names, self.before, self.after, strict=True))
+        told = ""
+        for what, found in (
+            ("frozen", [name for name, a, b in places if b < a]),
+            ("set free", [name for name, a, b in places if b > a]),
+        ):
+            more = f" and {len(found) - 2} more" if len(found) > 2 else ""
+            told += f", {what}: {', '.join(found[:2])}{more}" if found else ""
+        return told
 
     @property
     def shown(self) -> tuple[str, str]:
@@ -205,7 +222,13 @@ class SettingsLedger:
             before = self._values
             self._take(fingerprint)
             changed = [
-                SettingChanged(step, name, before.get(name, ()), value)
+                SettingChanged(
+                    step,
+                    name,
+                    before.get(name, ()),
+                    value,
+                    names=tuple(self._reader.parameter_names if name == "requires_grad" else ()),
+                )
                 for name, value in self._values.items()
                 # groups or modules that were added or lost are no change of a setting
                 if before.get(name, value) != value and len(before[name]) == len(value)
@@ -576,7 +599,7 @@ class SettingsLedger:
             steps.add(step)
             known = "batch" if name.startswith("batch[") else name
             expected = self._expected.covers(known, step) or self._told_of(name, step)
-            change = SettingChanged(step, name, change.before, change.after, expected)
+            change = replace(change, step=step, name=name, expected=expected)
             found.append(change)
             # Parameters are set free on purpose by many a recipe, and to freeze them again
             # would end what they learn: it is written down, and neither suspected nor put back.

@@ -59,6 +59,8 @@ class SettingsReader:
         self._modules: list[torch.nn.Module] = []
         self._numbers: list[tuple[torch.nn.Module, str]] = []
         self._parameters: list[torch.Tensor] = []
+        self.parameter_names: list[str] = []
+        """Of the parameters, in the order of the values of `requires_grad`."""
         self._options: list[itemgetter[object] | None] = []
         """What reads the settings of each group; a restore puts other groups in their place."""
         self._held: dict[str, Values] = {}
@@ -79,7 +81,7 @@ class SettingsReader:
             for name in _MODULE_NUMBERS
             if type(vars(m).get(name)) in (int, float)
         ]
-        self._parameters = list(model.parameters())
+        self.parameter_names, self._parameters = _named(model)
         self._options = []
         for group in self._training.optimizer.param_groups:
             names = [k for k, v in group.items() if k not in _NOT_SETTINGS and _is_plain(v)]
@@ -247,6 +249,11 @@ def _writer(group: dict[str, object], key: str, index: int | None) -> Callable[[
             group[key] = bool(value) if isinstance(now, bool) else value
 
     return put
+
+
+def _named(model: torch.nn.Module) -> tuple[list[str], list[torch.Tensor]]:
+    named = list(model.named_parameters())
+    return [name for name, _ in named], [parameter for _, parameter in named]
 
 
 def _require(parameter: torch.Tensor, value: float) -> None:
