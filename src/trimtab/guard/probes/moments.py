@@ -353,7 +353,9 @@ def rms_ratio(
     samples, places, steps, betas = [], [], [], []
     for i, p in enumerate(parameters):
         state: dict[str, torch.Tensor] | None = optimizer.state.get(p)
-        if p.grad is None or not state or "exp_avg_sq" not in state or p.dim() < 2:
+        if p.grad is None or not state or "exp_avg_sq" not in state:
+            continue
+        if p.dim() < 2 or p.is_complex():
             continue
         g, v = local(p.grad).reshape(-1), local(state["exp_avg_sq"]).reshape(-1)
         if not g.numel() or id(p) not in beta2:

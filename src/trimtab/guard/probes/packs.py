@@ -48,6 +48,8 @@ def pack(tensors: Sequence[torch.Tensor], shares: Sequence[float]) -> list[Pack]
         >>> [(len(p.flat), p.members, p.ends) for p in pack([small, big, small], [1.0] * 3)]
         [(90000, (1,), (90000,)), (12, (0, 2), (6, 12))]
     """
+    # of a complex one, real and imaginary parts are elements
+    tensors = [torch.view_as_real(t) if t.is_complex() else t for t in tensors]
     packs: list[Pack] = []
     small: dict[tuple[torch.dtype, torch.device, float], list[int]] = {}
     for i, (tensor, share) in enumerate(zip(tensors, shares, strict=True)):
