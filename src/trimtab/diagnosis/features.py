@@ -57,6 +57,9 @@ _EDGE_ROWS = 3
 _WINDOW_ROWS = 5
 """A top of fewer rows has no shape."""
 _SEEN_ROWS = 4096
+_BY_CHANCE = 4.0
+"""Spreads of single rows that the highest of a stretch may lie above them. Ours."""
+_LEAST_NOISE_ROWS = 8
 # Norms are heavy-tailed: twice the median is usual for single steps of a sound run.
 _OUTSTANDING = 3.0
 
@@ -632,7 +635,9 @@ def _shape(
     if level is not None and len(loss):
         height = float(loss.max() - level)
         values["height"] = height
-        if height > 0:
+        # What is no higher than the rows before were by chance has neither risen nor a shape.
+        chance = _BY_CHANCE * _row_noise(quiet_loss)
+        if height > chance:
             # A climb that had begun before the onset must not make the last step look abrupt.
             just_before = float(np.median(quiet_loss[-3:]))
             values["abrupt"] = bool(loss[0] - max(level, just_before) >= 0.5 * height)
@@ -644,6 +649,12 @@ def _shape(
         recent = quiet_norm[-1] <= 2.0 * norm_level
         values["calm_before"] = bool(recent and not _precursors(incident))
     return values
+
+
+def _row_noise(values: NDArray[np.float64]) -> float:
+    """Return the spread of single rows around their trend; 0 where too few say."""
+    few = len(values) < _LEAST_NOISE_ROWS
+    return 0.0 if few else float(mad_sigma(np.diff(values)) / np.sqrt(2))
 
 
 def _gnorm_lead(
