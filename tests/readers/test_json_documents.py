@@ -197,3 +197,10 @@ def test_rows_counted_by_samples(tmp_path: Path) -> None:
     assert record.notes == ("rows are counted by samples; 8 samples make a step",)
     assert cells(record, "val_loss") == [None, 2.5, None]
     assert cells(record, "samples_seen")[0] == 8
+
+
+def test_a_step_beyond_any_float_makes_no_series(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text(json.dumps({"loss": [[10**400, 1.0], [2, 0.9], [3, 0.8]]}))
+    with pytest.raises(ReadError) as caught:
+        read_run(tmp_path / "log")
+    assert "fault of trimtab" not in str(caught.value)

@@ -207,3 +207,15 @@ def test_wandb_csv_export_names_the_run_before_the_key(tmp_path: Path) -> None:
     assert record.axis == "step"
     assert record.columns["loss"].values.tolist() == [0.0] * 5
     assert record.columns["lr"].values.tolist() == [3.0] * 5
+
+
+def test_a_table_whose_name_is_no_text_is_no_fault(tmp_path: Path) -> None:
+    path = tmp_path / "damaged.db"
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("CREATE TABLE metrics (run TEXT, step INTEGER, loss REAL)")
+        database.execute("PRAGMA writable_schema = ON")
+        database.execute("UPDATE sqlite_master SET name = X'6d'")
+        database.commit()
+    with pytest.raises(ReadError) as caught:
+        read_run(path)
+    assert "fault of trimtab" not in str(caught.value)

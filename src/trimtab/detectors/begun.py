@@ -17,7 +17,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
 from trimtab.signals.robust import median
 
-__all__ = ["as_begun"]
+__all__ = ["SLIDE_ROWS", "as_begun", "slide_of"]
 
 Floats = NDArray[np.float64]
 
@@ -48,7 +48,7 @@ def _begins(record: RunRecord, f: Finding) -> bool:
         return False
     low = median(y[-max(8, len(y) // 10) :])
     # A slide is dated to where it is well under way: the plateau ends where it begins.
-    begun, slide_rows = _slide(y, median(y[k // 2 : k]), low)
+    begun, slide_rows = slide_of(y, median(y[k // 2 : k]), low)
     k = min(k, begun)
     if k < LEAST_ROWS:
         return False
@@ -61,7 +61,7 @@ def _begins(record: RunRecord, f: Finding) -> bool:
     return slide_rows >= (SLIDE_ROWS if begins else SLIDE_ROWS_LATER)
 
 
-def _slide(y: Floats, top: float, low: float) -> tuple[int, int]:
+def slide_of(y: Floats, top: float, low: float) -> tuple[int, int]:
     """Return where a loss leaves one level, and the rows that it takes to the other; 0 for none."""
     gone = np.flatnonzero(y < low + 0.1 * (top - low))
     still = np.flatnonzero(y[: gone[0]] > low + 0.9 * (top - low)) if len(gone) else gone

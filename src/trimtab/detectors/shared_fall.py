@@ -4,7 +4,8 @@ Targets in the input, data that is fed again or a loss that is computed otherwis
 loss down and leave what is held out where it was: the validation set, or else the guard's fixed
 batches in eval mode. What such a reading has fallen by, once the training loss around it has come
 down at least half of the way, is compared with what the training loss fell by since a reading
-before: `SHARE` of it makes the fall a note. Without two such readings nothing is said.
+before: `SHARE` of it makes the fall a note. Without two such readings nothing is said, nor of a
+fall that is there at once: learning takes rows, and a leak or another loss may be of both.
 """
 
 from dataclasses import replace
@@ -12,6 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.begun import SLIDE_ROWS, slide_of
 from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
 from trimtab.signals.robust import median
@@ -49,6 +51,9 @@ def _shared(f: Finding, record: RunRecord, name: str) -> bool:
     if not len(rows) or not len(readings):
         return False
     at = rows.searchsorted(readings)
+    y = loss.values[rows]
+    if slide_of(y, f.expected, f.value)[1] < SLIDE_ROWS:
+        return False
     around = np.array([median(loss.values[_near(rows, int(k))]) for k in at])
     low = around <= (f.value + f.expected) / 2
     after = np.flatnonzero(low & (readings >= f.onset_row - BEFORE_ROWS))

@@ -81,6 +81,11 @@ class Features:
     batch_odd: str = ""
     """What a statistic of the batches, known before their step, said of the episode; empty:
     nothing."""
+    batch_nonfinite: float = 0.0
+    """Values of the batch of the onset that are NaN or Inf, where none were before; 0: none, or not
+    known."""
+    has_integers: bool | None = None
+    """Whether the batches hold whole numbers, such as labels."""
     signs: frozenset[str] = frozenset()
     """Detectors whose findings make the incident; those of one kind of training
     (`trimtab.detectors.domain_signs`) by the sign's own name, too."""
@@ -293,6 +298,7 @@ def incident_features(
         "onset": incident.onset,
         "rows_seen": num_rows_of(before),
         "batch_odd": next((f.text for f in incident.findings if f.detector == "batch"), ""),
+        **_of_batch(record, incident, before),
         **_signs(incident),
         "row_steps": _row_steps(record, attempt, during[1] - 1),
         "recurrence": find_recurrence(record, incident, earlier),
@@ -332,6 +338,20 @@ def _signs(incident: Incident) -> dict[str, object]:
         f.detector for f in incident.findings if f.detector != "lr-change" or f.severity != "info"
     )
     return {"signs": detectors | frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
+
+
+def _of_batch(record: RunRecord, incident: Incident, before: Sequence[Span]) -> dict[str, object]:
+    """Return what the batches held by their own statistics."""
+    broken, whole = (record.columns.get(n) for n in ("batch_nonfinite", "batch_integers"))
+    values: dict[str, object] = {}
+    if broken is not None and broken.present[incident.onset_row]:
+        now = float(broken.values[incident.onset_row])
+        # NaN may stand for what is missing, and the model know it.
+        past = last_finite(record, "batch_nonfinite", before, _LEVEL_ROWS)[1]
+        values["batch_nonfinite"] = now if not past.any() else 0.0
+    if whole is not None and whole.present[incident.onset_row]:
+        values["has_integers"] = bool(whole.values[incident.onset_row] > 0)
+    return values
 
 
 def _row_steps(record: RunRecord, attempt: int, last_row: int) -> float | None:

@@ -94,7 +94,10 @@ def series_of(part: object) -> StepValues | None:
     for *_, step, value in pairs:
         if not isinstance(step, int | float) or not isinstance(value, int | float | str | None):
             return None
-        result.append((float(step), value))
+        try:
+            result.append((float(step), value))
+        except OverflowError:  # a whole number beyond any float is no step
+            return None
     return result
 
 

@@ -125,8 +125,10 @@ def _shapes(database: sqlite3.Connection) -> Iterator[_Shape]:
     found: list[_Shape] = []
     rows = database.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
     for (table,) in rows:
+        if not isinstance(table, str):  # in a damaged schema; no table has such a name
+            continue
         names = [str(r[1]) for r in database.execute(f"PRAGMA table_info({_quoted(table)})")]
-        shape = _shape(str(table), names)
+        shape = _shape(table, names)
         if shape is not None:
             found.append(shape)
     long = [s for s in found if s.key or s.json]
