@@ -6,9 +6,11 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.learned_by_heart import as_text
+from trimtab.detectors.spike import SpikeDetector
 from trimtab.incidents import Incident, group_findings
 from trimtab.record import RunRecord
 from trimtab.signals.derived import derive
+from trimtab.testing.contract import find_all
 from trimtab.testing.curves import record_of
 
 Floats = NDArray[np.float64]
@@ -87,10 +89,11 @@ def test_nothing_is_learned_by_heart_within_the_first_pass(
 
 def test_three_low_rows_of_a_loss_that_stays_up_do_not_end_a_spike() -> None:
     loss = 0.54 + noise(700, 0.04)
-    loss[400:] += 0.3 + 0.9 * np.exp(-np.arange(300.0) / 20)
+    loss[400:] += 0.2 + 0.9 * np.exp(-np.arange(300.0) / 20)
     loss[430:433] = 0.5
-    (one,) = alarms({"loss": loss})
-    assert (one.kind, one.end_row) == ("unrecovered-spike", None)
+    opened, accepted = find_all(SpikeDetector(), {"loss": loss})
+    assert (opened.onset_row, opened.closed) == (400, False)
+    assert (accepted.kind, accepted.end_row) == ("unrecovered-spike", None)
 
 
 def test_a_spike_that_is_learned_back_ends() -> None:
@@ -100,3 +103,14 @@ def test_a_spike_that_is_learned_back_ends() -> None:
     assert one.kind == "spike"
     assert one.end_row is not None
     assert one.end_row < 470
+
+
+@pytest.mark.parametrize(("at", "kind"), [(30, "spike"), (300, "unrecovered-spike")])
+def test_a_rise_at_the_start_is_over_at_the_level_the_run_began_at(at: int, kind: str) -> None:
+    """Learning of values: the loss rises as their targets begin to move, and comes down late."""
+    t = np.arange(1500.0)
+    loss = 1.0 + 1.1 * np.exp(-t / 6) + np.where(t >= at, 0.7, 0.0)
+    loss += np.where(t >= at, 30 * np.exp(-np.clip(t - at, 0, None) / 90), 0.0)
+    worst = [i for i in alarms({"loss": loss * np.exp(noise(1500, 0.05))}) if i.onset_row < at + 5]
+    assert [i.kind for i in worst] == [kind]
+    assert (worst[0].end_row is None) is (kind != "spike")

@@ -214,7 +214,7 @@ def test_a_table_whose_name_is_no_text_is_no_fault(tmp_path: Path) -> None:
     with closing(sqlite3.connect(path)) as database:
         database.execute("CREATE TABLE metrics (run TEXT, step INTEGER, loss REAL)")
         database.execute("PRAGMA writable_schema = ON")
-        database.execute("UPDATE sqlite_master SET name = X'6d'")
+        database.execute("UPDATE sqlite_master SET name = X'6d657472696373'")
         database.commit()
     with pytest.raises(ReadError) as caught:
         read_run(path)
