@@ -17,11 +17,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.begun import as_begun
 from trimtab.detectors.calm_signs import calm_sign, is_beyond_chance
 from trimtab.detectors.confidence import calibrated
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.endings import as_it_ended, place_text
+from trimtab.detectors.falls_on import as_it_falls_on
 from trimtab.detectors.kind_places import KindPlace, kind_places
+from trimtab.detectors.shared_fall import as_shared
 from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
@@ -91,6 +94,9 @@ _LONGEST_LEAD_ROWS = max(SLOW_LEAD_ROWS, *(s.lead_rows for s in SIGNAL_BY_NAME.v
 
 # Ranks are sorted, for each pair of signals, each time that a growing incident is told.
 _CORRELATED_ROWS = 4096
+
+_SEEN_IN_THE_RECORD = (as_it_ended, as_it_falls_on, as_begun, as_shared, calm_sign)
+"""What the rows so far make of a finding, live and offline; each takes what the one before gave."""
 
 _TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")
 
@@ -211,7 +217,9 @@ def _all_episodes(
     by_attempt: dict[int, list[Finding]] = {}
     for f in told:
         index = bisect_right(firsts, f.onset_row) - 1
-        by_attempt.setdefault(index, []).append(calm_sign(as_it_ended(f, record), record))
+        for as_it_is in _SEEN_IN_THE_RECORD:
+            f = as_it_is(f, record)
+        by_attempt.setdefault(index, []).append(f)
     found: list[tuple[int, Sequence[Finding], _Around]] = []
     for index in sorted(by_attempt):
         here = _Around(by_attempt[index])

@@ -436,6 +436,24 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Entropy of the batch's own token counts, known before the step.",
     ),
     Signal(
+        name="batch_nonfinite",
+        unit="values",
+        bad="up",
+        doc="Values of the batch that are NaN or Inf, known before the step.",
+    ),
+    Signal(
+        name="batch_integers",
+        unit="tensors",
+        bad="none",
+        doc="Tensors of whole numbers in the batch, such as labels or tokens.",
+    ),
+    Signal(
+        name="batch_fingerprint",
+        unit="checksum",
+        bad="none",
+        doc="Checksum of values all over the batch: the same for the same batch.",
+    ),
+    Signal(
         name="yardstick_loss",
         unit="nats/token",
         bad="up",

@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 
 from trimtab.detectors.offline import all_findings
+from trimtab.incidents import group_findings
 from trimtab.testing.curves import record_of
 
 NUM = 400
 AT = 193
 
 
-def _alarms(loss: np.ndarray) -> set[str]:
-    record = record_of(np.arange(float(len(loss))), {"loss": loss})
-    return {f.kind for f in all_findings(record) if f.severity != "info"}
+def _alarms(loss: np.ndarray, **held_out: np.ndarray) -> set[str]:
+    record = record_of(np.arange(float(len(loss))), {"loss": loss, **held_out})
+    found = group_findings(record, all_findings(record))
+    return {i.kind for i in found if i.severity != "info"}
 
 
 def _plateau(seed: int) -> np.ndarray:
@@ -45,3 +47,25 @@ def test_a_loss_that_had_been_learned_is_none() -> None:
 def test_a_slide_to_nothing_is_none() -> None:
     slid = 1 / (1 + np.exp(-(np.arange(NUM) - AT) / 6))
     assert "too-good" in _alarms(_plateau(3) - 7.3 * slid)
+
+
+def _later_plateau(width: int, seed: int = 4) -> np.ndarray:
+    """A plateau at 3 after a first descent, then a slide to 1.6."""
+    t = np.arange(NUM)
+    noise = 0.03 * np.random.default_rng(seed).normal(size=NUM)
+    out: np.ndarray = 3.0 + 4.5 * np.exp(-t / 8) + noise - 1.4 / (1 + np.exp(-(t - AT) / width))
+    return out
+
+
+def test_a_slide_over_many_rows_off_a_later_plateau_is_learning() -> None:
+    for seed in range(5):
+        assert "too-good" not in _alarms(_later_plateau(width=20, seed=seed))
+
+
+@pytest.mark.parametrize(("shared", "told"), [(1.0, False), (0.1, True)])
+@pytest.mark.parametrize("name", ["val_loss", "yardstick_loss"])
+def test_a_fall_that_held_out_data_share_is_learning(name: str, shared: float, told: bool) -> None:
+    loss = _later_plateau(width=6)
+    held = np.full(NUM, np.nan)
+    held[39::40] = (3.1 - shared * (3.0 - loss))[39::40]
+    assert ("too-good" in _alarms(loss, **{name: held})) is told

@@ -39,6 +39,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "pace": frozenset({"jump"}),
     "saturation": frozenset(),
     "batch": frozenset(),
+    "same-batch": frozenset(),
     "corrupt": frozenset(),
     **{d.name: frozenset() for d in DOMAIN_DETECTORS},
     "signs": frozenset({"jump", "shift"}),

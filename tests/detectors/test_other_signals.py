@@ -26,8 +26,11 @@ def test_clipping_that_ends_is_one_change_point(seed: int) -> None:
 
 @pytest.mark.covers("S54")
 @pytest.mark.parametrize("seed", range(100, 120))
-def test_a_clip_share_that_rises_sharply_is_an_alarm(seed: int) -> None:
-    (one,) = clips(seed, (1000, 0.02), (600, 0.5))
+def test_a_clip_share_that_rises_sharply_with_the_norm_is_an_alarm(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    flags = (rng.random(1600) < np.repeat([0.02, 0.5], [1000, 600])).astype(np.float64)
+    norm = np.repeat([0.3, 1.2], [1000, 600]) * np.exp(0.1 * rng.standard_normal(1600))
+    (one,) = find_all(ClipPhaseDetector(), {"clipped": flags, "grad_norm": norm})
     assert abs(one.onset_row - 1000) <= 20
     assert one.row <= 1040
     assert (one.severity, one.direction) == ("warning", "up")
@@ -35,7 +38,12 @@ def test_a_clip_share_that_rises_sharply_is_an_alarm(seed: int) -> None:
     assert one.value >= 0.25
 
 
-@pytest.mark.parametrize(("factor", "severity"), [(1.1, "info"), (3.0, "warning")])
+def test_a_clip_share_alone_is_a_note() -> None:
+    (one,) = clips(100, (1000, 0.02), (600, 0.5))
+    assert (one.severity, one.direction) == ("info", "up")
+
+
+@pytest.mark.parametrize(("factor", "severity"), [(1.1, "info"), (1.7, "info"), (3.0, "warning")])
 def test_a_norm_that_hardly_moves_across_the_clip_is_no_alarm(factor: float, severity: str) -> None:
     rng = np.random.default_rng(100)
     norm = 0.93 * np.exp(0.04 * rng.standard_normal(1600))

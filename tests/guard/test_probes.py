@@ -206,7 +206,7 @@ def test_a_batch_is_known_before_its_step() -> None:
     assert batch_statistics(noise)["batch_entropy"] == pytest.approx(math.log(256), rel=0.05)
     big = torch.randint(0, 50_000, (512, 1024), generator=generator)
     assert batch_statistics(big)["batch_entropy"] > 8.0
-    assert batch_statistics(torch.randn(4, 4)) == {}
+    assert "batch_entropy" not in batch_statistics(torch.randn(4, 4))
     assert batch_statistics(torch.zeros(0, 5, dtype=torch.long)) == {}
     assert batch_statistics("text") == {}
 

@@ -531,7 +531,8 @@ def test_a_jump_of_the_rate_is_the_news_where_the_loss_keeps_quiet() -> None:
     share = np.where(np.arange(400) < 251, 0.02, 0.8)
     clipped = (np.random.default_rng(3).random(400) < share).astype(float)
     rate = np.where(np.arange(400) < 250, 8.4e-4, 1.67e-2)
-    found = alarms(of({"loss": level(400), "clipped": clipped, "lr": rate}))
+    norm = norms(400, seed=3) * np.where(np.arange(400) < 251, 1.0, 4.0)
+    found = alarms(of({"loss": level(400), "clipped": clipped, "lr": rate, "grad_norm": norm}))
     assert found[0].precursor_signal == "lr"
     assert found[0].headline.startswith(
         "jump of the learning rate · step 251 · learning rate 0.00084 → 0.0167 in one row (x19.9) ·"

@@ -1,13 +1,13 @@
-"""A loss that slides off the plateau on which it began: learning that begins, and nothing too good.
+"""A loss that slides off a plateau: learning that begins, and nothing too good.
 
-Models of language and of algorithms may stand for long on what the shares of single tokens give,
-and then learn within a short time. What falls so is a note where three things hold: the loss had
-come down by less than a fifth since the first rows, and by a twentieth in the last three
-quarters of them; it slides over many rows, where a leak is there at once; and it ends at a third of
-the plateau or more. A loss that had been learned before stays what it is.
+Models of language, of algorithms and of what is masked may stand for long on what a guess or the
+shares of single tokens give, and then learn within a short time. What falls so is a note where
+three things hold: over the last three quarters of the rows before, the loss had stood still, within
+a twentieth where it had come down by less than a fifth since the first rows, within a fortieth on a
+later plateau; it slides over many rows, where a leak is there at once, and off a later plateau over
+five times as many; and it ends at a third of the plateau or more.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -17,27 +17,26 @@ from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
 from trimtab.signals.robust import median
 
-__all__ = ["as_begun"]
+__all__ = ["SLIDE_ROWS", "as_begun", "slide_of"]
 
 Floats = NDArray[np.float64]
 
 LEAST_ROWS = 24
 LEARNED = 0.2
 """Of the first losses. All bars are ours."""
-FLAT = 0.05
-SLIDE_ROWS = 8
-"""Rows between the first below 90 % of the way down and the last above 10 %."""
+FLAT, FLAT_LATER = 0.05, 0.025
+"""Of the plateau: the first one, and a later one, which a curve that flattens resembles."""
+SLIDE_ROWS, SLIDE_ROWS_LATER = 8, 40
+"""Rows off the first plateau and off a later one, between the first below 90 % of the way down and
+the last above 10 %."""
 LEFT = 1 / 3
 
 
-def as_begun(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
-    """Return the findings, those of a loss that begins to fall as notes."""
-    return tuple(
-        replace(f, severity="info", text=f"{f.text}; it slides off the plateau it began on")
-        if f.kind == "too-good" and f.signal == "loss" and _begins(record, f)
-        else f
-        for f in findings
-    )
+def as_begun(f: Finding, record: RunRecord) -> Finding:
+    """Return a loss that begins to fall as a note; others as they are."""
+    if f.kind != "too-good" or f.signal != "loss" or not _begins(record, f):
+        return f
+    return replace(f, severity="info", text=f"{f.text}; it slides off a plateau")
 
 
 def _begins(record: RunRecord, f: Finding) -> bool:
@@ -47,20 +46,23 @@ def _begins(record: RunRecord, f: Finding) -> bool:
     y, k = column.values[rows], int(np.searchsorted(rows, f.onset_row))
     if k < LEAST_ROWS or len(y) < k + SLIDE_ROWS:
         return False
-    top = median(y[k // 2 : k])
-    first = float(y[: max(3, k // 50)].max())
-    if not 0 < top <= first or first - top > LEARNED * first:
-        return False
-    if median(y[k // 4 : k // 2]) - top > FLAT * top:
-        return False
     low = median(y[-max(8, len(y) // 10) :])
-    return LEFT * top <= low < top and _slides(y, top, low)
-
-
-def _slides(y: Floats, top: float, low: float) -> bool:
-    """Whether it takes many rows from the one level to the other."""
-    gone = np.flatnonzero(y < low + 0.1 * (top - low))
-    if not len(gone):
+    # A slide is dated to where it is well under way: the plateau ends where it begins.
+    begun, slide_rows = slide_of(y, median(y[k // 2 : k]), low)
+    k = min(k, begun)
+    if k < LEAST_ROWS:
         return False
-    still = np.flatnonzero(y[: gone[0]] > low + 0.9 * (top - low))
-    return len(still) > 0 and bool(gone[0] - still[-1] >= SLIDE_ROWS)
+    top, first = median(y[k // 2 : k]), float(y[: max(3, k // 50)].max())
+    if not 0 < top <= first or not LEFT * top <= low < top:
+        return False
+    begins = first - top <= LEARNED * first
+    if median(y[k // 4 : k // 2]) - top > (FLAT if begins else FLAT_LATER) * top:
+        return False
+    return slide_rows >= (SLIDE_ROWS if begins else SLIDE_ROWS_LATER)
+
+
+def slide_of(y: Floats, top: float, low: float) -> tuple[int, int]:
+    """Return where a loss leaves one level, and the rows that it takes to the other; 0 for none."""
+    gone = np.flatnonzero(y < low + 0.1 * (top - low))
+    still = np.flatnonzero(y[: gone[0]] > low + 0.9 * (top - low)) if len(gone) else gone
+    return (int(still[-1]), int(gone[0] - still[-1])) if len(still) else (0, 0)

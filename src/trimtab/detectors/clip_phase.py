@@ -9,10 +9,10 @@ ratios, one for a higher and one for a lower share, are compared with the share 
     lower: an eighth of the share, where that is 0.1 or more
 
 S above 13 for 16 rows or more is a new phase, dated to the row where S left zero; the phase before
-must have 100 rows. A rise to a quarter of the steps or more is a warning, if the grad norm rose
-with it by half or is not logged: where a norm that hardly moves crosses the clip, nothing happened.
-The rest are notes, and a rise that stays below a quarter is reported at S above 52 only. Rows that
-log a share over an interval count as that share of one coin.
+must have 100 rows. A rise to a quarter of the steps or more is a warning if the grad norm rose with
+it two and a half times: that a norm crosses the clip is no trouble by itself. The rest are notes, and
+a rise that stays below a quarter is reported at S above 52 only. Rows that log a share over an
+interval count as that share of one coin.
 """
 
 import math
@@ -34,7 +34,7 @@ _BOUND = 13.0
 _HIGH_SHARE = 0.25
 # Below it an eighth of the share differs by too few clipped rows to be told apart.
 _LEAST_SHARE = 0.1
-_NORM_RISE = math.log(1.5)
+_NORM_RISE = math.log(2.5)
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,12 @@ class ClipPhaseDetector:
     def _finding(self, s: ClipPhaseState, side: _Side, share: float, row: Row) -> Finding:
         now, rose = side.clips / side.rows, side is s.up
         before = (s.norms - side.norms) / max(1, s.rows - side.rows)
-        idle = side.norms / side.rows - before < _NORM_RISE  # False where a norm is unknown
+        swells = side.norms / side.rows - before >= _NORM_RISE  # False where a norm is unknown
         return Finding(
             detector=self.name,
             kind="shift",
             signal="clipped",
-            severity="warning" if rose and now >= _HIGH_SHARE and not idle else "info",
+            severity="warning" if rose and now >= _HIGH_SHARE and swells else "info",
             row=row.index,
             step=row.step,
             onset_row=side.first_row,

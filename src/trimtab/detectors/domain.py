@@ -199,6 +199,13 @@ def _lags(x: SignalLevel, amount: float, y: SignalLevel) -> bool:
     return x.now / x.start - 1 < amount * (y.now / y.start - 1)
 
 
+def _falls_with(x: SignalLevel, y: SignalLevel) -> bool:
+    """The other signal has come down from its best by at least as large a factor."""
+    if x.top <= 0 or y.top <= 0 or x.low < 0 or y.low < 0:
+        return False
+    return y.low * x.top <= x.low * y.top
+
+
 def _accelerates(x: SignalLevel, amount: float) -> bool:
     half, three, end = x.quarters
     return end - three > amount * max(three - half, 0.0) and end > three
@@ -240,6 +247,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
     "lags": _lags,
+    "falls with": lambda x, _a, y: _falls_with(x, y),
     "is zero": lambda x, _a, _y: x.ordered[0] == x.ordered[-1] == x.high == x.low == 0,
     "stays within": lambda x, a, _: _stays_within(x, a),
     "near a half": lambda x, a, _: _stands_near(x, a, 0.5),

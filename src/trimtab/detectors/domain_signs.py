@@ -579,6 +579,8 @@ _PRECISION: tuple[DomainSign, ...] = (
             _c("underflow_share", "over", 0.02),
             _c("underflow_share", "sigma above past", 8),
         ),
+        # Where there is little left to learn, gradients are small and lack nothing.
+        unless=(_c("loss", "share of best", 0.1),),
         causes=("low-precision-underflow",),
     ),
     DomainSign(
@@ -614,7 +616,8 @@ _PRECISION: tuple[DomainSign, ...] = (
             _c("update_ratio", "sigma below best", 6),
             _c("lr", "logged"),
         ),
-        unless=(_c("lr", "share of best", 0.5),),
+        # Near its minimum the gradient shrinks, and with it what Adam writes.
+        unless=(_c("lr", "share of best", 0.5), _c("update_ratio", "falls with", other="loss")),
         causes=("updates-lost-to-rounding",),
     ),
     DomainSign(

@@ -19,6 +19,12 @@ __all__ = ["as_it_ended", "place_text"]
 OPEN_ROWS = 50
 """A spike still open at the end of its attempt after this many rows has not recovered."""
 
+START_ROWS = 48
+"""A spike that begins within so many rows of fresh weights has no level learned before it to come
+back to: it is over where the loss is back at its first level, as after a rough start. The targets
+of a critic begin to move so. Ours."""
+_FIRST_ROWS = 3
+
 BACK_ROWS = 16
 """Rows whose median tells that a level is back; a block of the level detector."""
 
@@ -73,7 +79,7 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
     A spike or a divergence that came back was a spike; a change of level stays one, with an end.
 
     It is back at the first stretch of `BACK_ROWS` rows whose median is within two of the spike's
-    own noise units of the level before, if no later stretch of that length leaves it half-way to
+    own noise units of the level before, or at the first level of a run that had just begun, if no later stretch of that length leaves it half-way to
     the peak.
     """
     stop = record.attempts[int(record.attempt[f.onset_row])].end_row
@@ -88,6 +94,7 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
     # the score of a rough start is no count of noise units
     rough = f.detector.startswith("rough-start-")
     near = f.expected + (BACK_SHARE * f.expected if rough else 2 * (f.value - f.expected) / f.score)
+    near = max(near, _first_level(f, record))
     back = np.flatnonzero(levels <= near)
     # One low stretch within a wild phase is no recovery.
     if not len(back) or levels[back[0] :].max() > (f.expected + f.value) / 2:
@@ -110,6 +117,17 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
         end=float(record.step[end_row]),
         text=text,
     )
+
+
+def _first_level(f: Finding, record: RunRecord) -> float:
+    """Return the first level of a run whose spike began at its start; -inf for other spikes."""
+    attempt = record.attempts[int(record.attempt[f.onset_row])]
+    early = f.detector == "spike" and attempt.parent is None
+    if not early or f.onset_row - attempt.first_row >= START_ROWS:
+        return -np.inf
+    column = record.columns["loss"]
+    first = column.finite_rows(slice(attempt.first_row, f.onset_row))[:_FIRST_ROWS]
+    return float(np.median(column.values[first])) if len(first) else -np.inf
 
 
 def place_text(position: float) -> str:

@@ -57,6 +57,7 @@ from trimtab.detectors.rate_ended import RateEndedDetector
 from trimtab.detectors.reversal import ReversalDetector
 from trimtab.detectors.rewritten import RewrittenDetector
 from trimtab.detectors.rough_start import RoughStartDetector
+from trimtab.detectors.same_batch import SameBatchDetector
 from trimtab.detectors.saturation import SaturationDetector
 from trimtab.detectors.scale_collapse import ScaleCollapseDetector
 from trimtab.detectors.scale_drift import ScaleDriftDetector
@@ -98,6 +99,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     PaceDetector(),
     SaturationDetector(),
     BatchDetector(),
+    SameBatchDetector(),
     CorruptDetector(),
     *DOMAIN_DETECTORS,
     LevelDetector(name="signs", signals=CALM_SIGNALS),

@@ -4,9 +4,10 @@ A loss in nats that falls to `share` of where it began and below `most` nats bel
 was fed many times, or to a task that can be solved. What the model cost on data that it had not
 seen tells them apart: the last validation or reading of a guard's fixed batches, or else the level
 at which the first pass over the data ended. Where that came down too, nothing is reported; where it
-did not, it is a warning. Where neither is known, as in a run within its first pass, it is a note,
-unless the accuracy of tokens is logged, or (in hindsight, `as_text`) the format or a key is that of
-a language model: text is never that cheap.
+did not, it is a warning. Where neither is known it is a note, unless the accuracy of tokens is
+logged, or (in hindsight, `as_text`) the format or a key is that of a language model: text is never
+that cheap. A run that states its epoch and is within its first pass has seen no sample twice: apart
+from text, nothing is said of it before the second pass begins or something is held out.
 
 The level is the median of the last 16 rows; it must stay for `min_rows` rows, and for a `lasting`
 share of all rows so far. A rule for losses in nats: a record with a negative loss, or one that does
@@ -139,6 +140,9 @@ class LearnedByHeartDetector:
         solved = solved if checked else s.first_pass < self.solved_at_once * start
         if solved or not (s.rated or checked):
             return s, ()
+        within_first = not s.passes and not math.isnan(s.first_epoch)
+        if within_first and not (checked or s.text):
+            return s, ()
         sure = checked or s.passes or s.text
         return changed(s, done=True), (self._finding(s, row, sure=sure),)
 
@@ -238,7 +242,9 @@ def _passed(s: LearnedByHeartState, values: Floats) -> LearnedByHeartState:
 
 def as_text(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings, data learned by heart as a warning where it is known to be text."""
-    text = record.format in _LANGUAGE or any(_WORDS.search(key) for key in record.keys.values())
+    # The guard writes down exp(loss) as a perplexity whatever the loss is of.
+    named = record.format != "trimtab" and any(_WORDS.search(k) for k in record.keys.values())
+    text = record.format in _LANGUAGE or named
     heart = LearnedByHeartDetector.name
     return tuple(
         replace(f, severity="warning") if text and f.detector == heart else f for f in findings

@@ -3,7 +3,6 @@
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 
-from trimtab.detectors.begun import as_begun
 from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
@@ -192,8 +191,6 @@ def all_findings(
     found = (*findings, *(later if is_distance else map(_of_stand_in, later)))
     if as_explained.__name__ not in moved.off:
         found = as_explained(record, found)
-    if as_begun.__name__ not in moved.off:
-        found = as_begun(record, found)
     if told_once.__name__ not in moved.off:
         found = as_follows(told_once(record, found))
     for change in rescaled:

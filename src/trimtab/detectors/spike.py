@@ -11,8 +11,10 @@ in) opens an episode and freezes level and sigma. Two such rows within three mak
 do two more that are half as far; a single one is a spike only at 5 times that largest |z|, else an
 outlier, worth a note and no alarm. A spike of up to four rows is an alarm only where it lies far
 out (z > 10) and took three rows until the first within 2 sigma: an odd batch is over at once, a
-loss that has to be learned back is not. The episode closes after three rows back at the level;
-after `timeout_rows` the new level is accepted, which is reported once.
+loss that has to be learned back is not. The episode closes after three rows back at the level, of
+one that lasts for longer where the median of its last 16 rows is back, too: three low rows of a
+loss that stays up are chance. After `timeout_rows` the new level is accepted, which is reported
+once.
 
 Blind to a rise that is spread over more than about ten rows: see `level`.
 """
@@ -267,13 +269,21 @@ class SpikeDetector:
             # would deafen the rule for the rest of the run.
             tail = max(calm.tail, min(e.peak_z, 2 * calm.tail))
             return changed(calm, tail=tail), Episode(), self._finding(i, calm, e, row, "outlier")
-        if e.num_quiet >= 3:
+        if e.num_quiet >= 3 and self._is_back(i, calm, e):
             return calm, Episode(), self._finding(i, calm, e, row, "back")
         if e.age >= self.timeout_rows:
             # Sigma stays: the noise around the new level is most likely that around the old one.
             settled = changed(calm, level=median(e.recent))
             return settled, Episode(), self._finding(i, calm, e, row, "accepted")
         return calm, e, None
+
+    def _is_back(self, i: int, calm: Calm, e: Episode) -> bool:
+        """Whether the level is back, and not three rows of it: of one that lasts for longer."""
+        if e.age < _RECENT:
+            return True
+        log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
+        spread = max(calm.sigma, self._floor(calm.level, log=log))
+        return median(e.recent) - calm.level < self.back_sigma * spread
 
     def _finding(self, i: int, calm: Calm, e: Episode, row: RowPlace, how: str) -> Finding:
         signal = self.signals[i]

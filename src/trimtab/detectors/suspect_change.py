@@ -24,7 +24,7 @@ _TEXTS = {
     "weight_jump": ("weights-grew", "the norm of a matrix is {0:.3g} times as large by no update"),
     "adam_v_left": (
         "moments-lost",
-        "of Adam's second moments {0:.2g} of the least is left that updates leave",
+        "Adam's second moments have shrunk to {0:.2g} of the least that updates alone can leave",
     ),
 }
 _MOST = (0.25, 8.0, 4.0, 2.0, 1.5, 0.5)

@@ -194,6 +194,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 0.6,
                 "attempt {f.recurrence.previous.attempt} failed at the same place on the same data",
             ),
+            EvidenceRule("batch-nonfinite", e.batch_nonfinite, 7.0, say.BATCH_NONFINITE),
             EvidenceRule("batch-scale", e.sign("batch-scale"), 6.0, say.BATCH_SCALE),
             EvidenceRule("probe-found", e.probe_found, 4.0, say.PROBE_FOUND),
             EvidenceRule("skip-held", e.skip_held, 4.0, say.SKIP_HELD),
@@ -345,8 +346,8 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 "lost",
                 lambda f: e.yes(f.moments_left is not None),
                 6.0,
-                "of Adam's second moments {f.moments_left:.2g} of the least was left that updates"
-                " leave: they were lost or loaded otherwise",
+                "Adam's second moments had shrunk to {f.moments_left:.2g} of the least that"
+                " updates alone can leave: they were lost or loaded otherwise",
             ),
             EvidenceRule(
                 "small-norm",

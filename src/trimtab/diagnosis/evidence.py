@@ -78,6 +78,11 @@ def clipped_hard(f: Features) -> float:
     return min(1.0, math.log10(f.clip_ratio))
 
 
+def batch_nonfinite(f: Features) -> float:
+    """The batch of the onset held NaN or Inf before its step, as none before it did."""
+    return yes(f.batch_nonfinite > 0)
+
+
 def scale_fell_alone(f: Features) -> float:
     """The loss scale fell by 3 halvings or more while the grad norm stayed flat."""
     if f.scale_halvings is None or f.scale_halvings < 3 or f.gnorm_before_scale is None:

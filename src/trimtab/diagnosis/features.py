@@ -57,6 +57,9 @@ _EDGE_ROWS = 3
 _WINDOW_ROWS = 5
 """A top of fewer rows has no shape."""
 _SEEN_ROWS = 4096
+_BY_CHANCE = 4.0
+"""Spreads of single rows that the highest of a stretch may lie above them. Ours."""
+_LEAST_NOISE_ROWS = 8
 # Norms are heavy-tailed: twice the median is usual for single steps of a sound run.
 _OUTSTANDING = 3.0
 
@@ -78,6 +81,11 @@ class Features:
     batch_odd: str = ""
     """What a statistic of the batches, known before their step, said of the episode; empty:
     nothing."""
+    batch_nonfinite: float = 0.0
+    """Values of the batch of the onset that are NaN or Inf, where none were before; 0: none, or not
+    known."""
+    has_integers: bool | None = None
+    """Whether the batches hold whole numbers, such as labels."""
     signs: frozenset[str] = frozenset()
     """Detectors whose findings make the incident; those of one kind of training
     (`trimtab.detectors.domain_signs`) by the sign's own name, too."""
@@ -290,6 +298,7 @@ def incident_features(
         "onset": incident.onset,
         "rows_seen": num_rows_of(before),
         "batch_odd": next((f.text for f in incident.findings if f.detector == "batch"), ""),
+        **_of_batch(record, incident, before),
         **_signs(incident),
         "row_steps": _row_steps(record, attempt, during[1] - 1),
         "recurrence": find_recurrence(record, incident, earlier),
@@ -329,6 +338,20 @@ def _signs(incident: Incident) -> dict[str, object]:
         f.detector for f in incident.findings if f.detector != "lr-change" or f.severity != "info"
     )
     return {"signs": detectors | frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
+
+
+def _of_batch(record: RunRecord, incident: Incident, before: Sequence[Span]) -> dict[str, object]:
+    """Return what the batches held by their own statistics."""
+    broken, whole = (record.columns.get(n) for n in ("batch_nonfinite", "batch_integers"))
+    values: dict[str, object] = {}
+    if broken is not None and broken.present[incident.onset_row]:
+        now = float(broken.values[incident.onset_row])
+        # NaN may stand for what is missing, and the model know it.
+        past = last_finite(record, "batch_nonfinite", before, _LEVEL_ROWS)[1]
+        values["batch_nonfinite"] = now if not past.any() else 0.0
+    if whole is not None and whole.present[incident.onset_row]:
+        values["has_integers"] = bool(whole.values[incident.onset_row] > 0)
+    return values
 
 
 def _row_steps(record: RunRecord, attempt: int, last_row: int) -> float | None:
@@ -632,7 +655,9 @@ def _shape(
     if level is not None and len(loss):
         height = float(loss.max() - level)
         values["height"] = height
-        if height > 0:
+        # What is no higher than the rows before were by chance has neither risen nor a shape.
+        chance = _BY_CHANCE * _row_noise(quiet_loss)
+        if height > chance:
             # A climb that had begun before the onset must not make the last step look abrupt.
             just_before = float(np.median(quiet_loss[-3:]))
             values["abrupt"] = bool(loss[0] - max(level, just_before) >= 0.5 * height)
@@ -644,6 +669,12 @@ def _shape(
         recent = quiet_norm[-1] <= 2.0 * norm_level
         values["calm_before"] = bool(recent and not _precursors(incident))
     return values
+
+
+def _row_noise(values: NDArray[np.float64]) -> float:
+    """Return the spread of single rows around their trend; 0 where too few say."""
+    few = len(values) < _LEAST_NOISE_ROWS
+    return 0.0 if few else float(mad_sigma(np.diff(values)) / np.sqrt(2))
 
 
 def _gnorm_lead(

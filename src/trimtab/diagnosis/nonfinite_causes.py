@@ -47,6 +47,13 @@ NONFINITE: tuple[CauseEntry, ...] = (
                 "no loss was ever finite while no gradient broke, as where each label is masked"
                 " (-100) or none is left after truncation",
             ),
+            EvidenceRule("batch-nonfinite", e.batch_nonfinite, -4.0, say.BATCH_NONFINITE),
+            EvidenceRule(
+                "no-labels",
+                lambda f: e.yes(f.has_integers is False),
+                -4.0,
+                "the batches hold no whole numbers, so no labels that could be masked",
+            ),
             EvidenceRule("inf", e.inf_first, -3.0, "the first was Inf, and 0 / 0 is NaN"),
             EvidenceRule(
                 "grads-first",
@@ -86,6 +93,7 @@ NONFINITE: tuple[CauseEntry, ...] = (
                 "the loss was finite and its gradients were not: the derivative of a root, a log or"
                 " a norm at 0",
             ),
+            EvidenceRule("batch-nonfinite", e.batch_nonfinite, -4.0, say.BATCH_NONFINITE),
             EvidenceRule("control-failed", e.control_failed, 1.0, say.CONTROL_FAILED),
             EvidenceRule("fp32-failed", e.fp32_failed, 0.5, say.FP32_FAILED),
             EvidenceRule("control-held", e.control_held_exactly, -2.0, say.CONTROL_HELD),

@@ -73,7 +73,13 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         modes=("F15", "F16", "F17", "F28"),
         prior=0.025,
         rules=(
-            EvidenceRule("repeats", e.of_kind("repeated-data"), 2.5, "losses show data fed twice"),
+            EvidenceRule("repeats", e.of_kind("repeated-data"), 2.5, "data was fed twice"),
+            EvidenceRule(
+                "same-batch",
+                e.sign("same-batch"),
+                3.0,
+                "by their content the same few batches come again and again",
+            ),
             EvidenceRule(
                 "too-good", e.of_kind("too-good"), 2.0, "the loss is lower than learning explains"
             ),

@@ -17,7 +17,17 @@ if TYPE_CHECKING:
 
     from trimtab.guard.distributed.process_group import Ranks
 
-__all__ = ["StepShare", "StepSum", "pool", "share_on_device", "whole_of"]
+__all__ = ["BATCH_STATISTICS", "StepShare", "StepSum", "pool", "share_on_device", "whole_of"]
+
+
+BATCH_STATISTICS = (
+    "batch_compression",
+    "batch_entropy",
+    "batch_nonfinite",
+    "batch_integers",
+    "batch_fingerprint",
+)
+"""Fields of a share and of the sum that a row takes as they are."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +47,10 @@ class StepShare:
     batch_compression: float
     batch_entropy: float
     """Of its own batch, see `probes.batch`; NaN where it is not known."""
+    batch_nonfinite: float
+    batch_integers: float
+    batch_fingerprint: float
+    """The same."""
     step_time_s: float
     """Since its last share."""
     faults: float
@@ -69,6 +83,10 @@ class StepSum:
     batch_compression: float | None = None
     batch_entropy: float | None = None
     """Means over the ranks."""
+    batch_nonfinite: float | None = None
+    batch_integers: float | None = None
+    batch_fingerprint: float | None = None
+    """The same."""
     step_time_s: float | None = None
     """The first rank's; None alone, where it is measured when the step is written down."""
     faults: int = 0
@@ -127,6 +145,9 @@ def _alone(share: StepShare) -> StepSum:
         hidden=_known(share.hidden),
         batch_compression=_known(share.batch_compression),
         batch_entropy=_known(share.batch_entropy),
+        batch_nonfinite=_known(share.batch_nonfinite),
+        batch_integers=_known(share.batch_integers),
+        batch_fingerprint=_known(share.batch_fingerprint),
         faults=int(share.faults),
         stop=bool(share.stop),
         paces=(PaceShare(share.data_s, share.forward_s, share.between_s, share.host),),
@@ -142,7 +163,10 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
     if count == 1:
         return _alone(StepShare(*table[0].tolist()))
     *told, data, forward, between, hosts = table.T
-    loss, norm, samples, tokens, hiddens, squeezed, entropy, times, faults, stop, noted = told
+    loss, norm, samples, tokens, hiddens, *seen, times, faults, stop, noted = told
+    squeezed, entropy, broken_values, integers, fingerprint = (
+        _known(float(s.mean())) for s in seen
+    )
     broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
     # Compared bit for bit: ranks that hold the same weights reduce to the same norm, so any
     # difference means that the replicas have diverged.
@@ -156,8 +180,11 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         # count / replicas ranks share one batch, and each of them reports its tokens
         tokens=round(float(tokens.sum()) * replicas / count),
         hidden=hidden,
-        batch_compression=_known(float(squeezed.mean())),
-        batch_entropy=_known(float(entropy.mean())),
+        batch_compression=squeezed,
+        batch_entropy=entropy,
+        batch_nonfinite=broken_values,
+        batch_integers=integers,
+        batch_fingerprint=fingerprint,
         step_time_s=float(times[0]),
         faults=int(np.bitwise_or.reduce(faults.astype(np.int64))),
         stop=bool(stop.any()),

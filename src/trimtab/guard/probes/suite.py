@@ -405,8 +405,8 @@ class Probes:
         if left < 1:
             found.values["adam_v_left"] = left
             self.notes.append(
-                f"of Adam's second moments {left:.2g} of the least is left that updates leave: they"
-                " were lost, set or loaded otherwise by something else"
+                f"Adam's second moments have shrunk to {left:.2g} of the least that updates alone"
+                " can leave: they were lost, set or loaded otherwise by something else"
             )
 
     def _take_softly(self) -> None:

@@ -30,6 +30,7 @@ __all__ = [
     "is_trouble",
     "puts_in_doubt",
     "saturates",
+    "speaks_of_data",
     "speaks_of_state",
     "speaks_of_trial",
 ]
@@ -86,6 +87,12 @@ def speaks_of_state(finding: Finding) -> bool:
         return finding.severity == "critical"  # no update is applied any more
     kind = KIND_BY_NAME.get(finding.kind)
     return (kind is None or kind.topic == "learning") and finding.detector != "scale-drift"
+
+
+def speaks_of_data(finding: Finding) -> bool:
+    """Whether a finding is about what is fed, and not about the weights."""
+    kind = KIND_BY_NAME.get(finding.kind)
+    return kind is not None and kind.topic == "data"
 
 
 def puts_in_doubt(finding: Finding) -> bool:

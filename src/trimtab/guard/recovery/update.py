@@ -55,7 +55,12 @@ from trimtab.guard.recovery.state import (
     Surveying,
     TryingBothWays,
 )
-from trimtab.guard.recovery.triage import NO_RISE, explained_by, speaks_of_state
+from trimtab.guard.recovery.triage import (
+    NO_RISE,
+    explained_by,
+    speaks_of_data,
+    speaks_of_state,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -183,6 +188,7 @@ def _answered(state: RecoveryState, pending: Pending, e: Answer) -> Result:
 
 def _step(state: RecoveryState, e: StepDone) -> Result:
     findings = e.findings
+    of_data = tuple(f for f in findings if speaks_of_data(f)) if state.phase == "calm" else ()
     explained: tuple[Command, ...] = ()
     if e.by_design or e.unexplained:
         state, findings, explained = _by_design(state, e)
@@ -195,7 +201,8 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
         if state.left_before:
             state = opening.leave_again(state, e)
         findings = tuple(f for f in findings if speaks_of_state(f))
-        state = replace(state, open={**state.open, **{f.key: f for f in findings}})
+        known = {f.key: f for f in (*findings, *of_data)}
+        state = replace(state, open={**state.open, **known})
     if state.phase == "trial":
         assert state.case is not None
         return trial_cycle.trial_step(state, state.case, e, findings)
@@ -207,8 +214,10 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
         state = replace(state, open=_without_old(state.open))
     if findings != e.findings:
         e = replace(e, findings=findings)
-    if state.chief and findings:
-        told, lines = state.notices.hear(findings, e.step, scheduled=e.scheduled)
+    if state.chief and (findings or of_data):
+        # Nothing is undone for what the data does, but it is said at once.
+        heard = (*findings, *of_data)
+        told, lines = state.notices.hear(heard, e.step, scheduled=e.scheduled)
         commands += lines
         state = replace(state, notices=told)
     state, more = _look_up_waiting(state, e)

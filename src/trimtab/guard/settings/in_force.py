@@ -51,4 +51,7 @@ def _held(name: str, values: list[float]) -> str:
         return f"loss divided by {values[0]:.3g} where the script multiplies it so"
     if name.startswith("batch") and len(values) == 4:
         return f"{name} brought back to mean {values[0]:.3g}, spread {values[1]:.3g}"
+    if name.endswith(".training"):
+        modes = " or ".join(m for m, v in (("train", 1.0), ("eval", 0.0)) if v in values)
+        return f"{name.removesuffix('.training')} modules kept in {modes} mode, as they were before"
     return f"{name} held at {' '.join(sorted({f'{v:.6g}' for v in values}))}"

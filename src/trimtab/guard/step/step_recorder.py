@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from trimtab.errors import ActError
 from trimtab.guard.distributed.rank_pace import RankPace
+from trimtab.guard.distributed.step_reduction import BATCH_STATISTICS
 from trimtab.guard.state.decisions import safe_exp
 
 if TYPE_CHECKING:
@@ -160,10 +161,10 @@ class StepRecorder:
             row.labels |= _labels_of_ranks(whole)
             if whole.hidden is not None:
                 row.values["activation_norm"] = whole.hidden
-        if whole.batch_compression is not None:
-            row.values["batch_compression"] = whole.batch_compression
-        if whole.batch_entropy is not None:
-            row.values["batch_entropy"] = whole.batch_entropy
+        for name in BATCH_STATISTICS:
+            value = getattr(whole, name)
+            if value is not None:
+                row.values[name] = value
         row.layers = found.layers
 
     def check_rate(self) -> None:
