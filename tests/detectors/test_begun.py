@@ -69,3 +69,18 @@ def test_a_fall_that_held_out_data_share_is_learning(name: str, shared: float, t
     held = np.full(NUM, np.nan)
     held[39::40] = (3.1 - shared * (3.0 - loss))[39::40]
     assert ("too-good" in _alarms(loss, **{name: held})) is told
+
+
+@pytest.mark.parametrize(("low", "notes"), [(0.5, True), (0.01, False)])
+def test_off_the_level_of_a_guess_all_can_be_learned_but_not_at_once(
+    low: float, notes: bool
+) -> None:
+    draw = np.random.default_rng(3)
+    t = np.arange(600.0)
+    slide = 1 / (1 + np.exp((t - 260) / 12))
+    loss = low + (np.log(10) - low) * slide + 0.01 * draw.standard_normal(600) * (0.1 + slide)
+    record = record_of(t, {"loss": loss})
+    findings = all_findings(record)
+    assert any(f.kind == "too-good" for f in findings)
+    incidents = group_findings(record, findings)
+    assert all(i.severity == "info" for i in incidents if "too-good" in (i.kind, *i.also)) is notes
