@@ -3,9 +3,10 @@
 Models of language, of algorithms and of what is masked may stand for long on what a guess or the
 shares of single tokens give, and then learn within a short time. What falls so is a note where
 three things hold: over the last three quarters of the rows before, the loss had stood still, within
-a twentieth where it had come down by less than a fifth since the first rows, within a fortieth on a
+a twentieth where it had come down by less than a third since the first rows, within a fortieth on a
 later plateau; it slides over many rows, where a leak is there at once, and off a later plateau over
-five times as many; and it ends at a third of the plateau or more.
+five times as many; and it ends at a third of the plateau or more, or at a tenth where the slide is
+as long as that.
 """
 
 from dataclasses import replace
@@ -22,14 +23,15 @@ __all__ = ["SLIDE_ROWS", "as_begun", "slide_of"]
 Floats = NDArray[np.float64]
 
 LEAST_ROWS = 24
-LEARNED = 0.2
-"""Of the first losses. All bars are ours."""
+LEARNED = 1 / 3
+"""Of the first losses: a fresh net may be further off than a guess. All bars are ours."""
 FLAT, FLAT_LATER = 0.05, 0.025
 """Of the plateau: the first one, and a later one, which a curve that flattens resembles."""
 SLIDE_ROWS, SLIDE_ROWS_LATER = 8, 40
 """Rows off the first plateau and off a later one, between the first below 90 % of the way down and
 the last above 10 %."""
-LEFT = 1 / 3
+LEFT, LEFT_SLOW = 1 / 3, 0.1
+"""Of the plateau: after a slide, and after one of `SLIDE_ROWS_LATER` rows or more."""
 
 
 def as_begun(f: Finding, record: RunRecord) -> Finding:
@@ -53,7 +55,8 @@ def _begins(record: RunRecord, f: Finding) -> bool:
     if k < LEAST_ROWS:
         return False
     top, first = median(y[k // 2 : k]), float(y[: max(3, k // 50)].max())
-    if not 0 < top <= first or not LEFT * top <= low < top:
+    left = LEFT_SLOW if slide_rows >= SLIDE_ROWS_LATER else LEFT
+    if not 0 < top <= first or not left * top <= low < top:
         return False
     begins = first - top <= LEARNED * first
     if median(y[k // 4 : k // 2]) - top > (FLAT if begins else FLAT_LATER) * top:
