@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.learned_by_heart import as_text
 from trimtab.detectors.spike import SpikeDetector
@@ -138,3 +139,12 @@ def test_what_holds_on_unseen_data_is_not_learned_by_heart(
     record = builder.build()
     found = [f for f in judge_record(record) if f.detector == "by-heart"]
     assert [f.severity for f in found] == told
+
+
+@pytest.mark.parametrize(("left", "told"), [(0.015, False), (0.6, True)])
+def test_an_odd_batch_of_a_loss_that_came_to_nothing_is_no_spike(left: float, told: bool) -> None:
+    """Six times the level in one row: of a four-hundredth of the start, or of a tenth."""
+    loss = (6.0 * np.exp(-np.arange(600.0) / 30) + left) * np.exp(noise(600, 0.1))
+    loss[450] = 6 * left
+    record = record_of(1.0 + np.arange(600.0), {"loss": loss})
+    assert bool([f for f in hindsight_findings(record) if f.onset_row == 450]) is told
