@@ -84,3 +84,20 @@ def test_off_the_level_of_a_guess_all_can_be_learned_but_not_at_once(
     assert any(f.kind == "too-good" for f in findings)
     incidents = group_findings(record, findings)
     assert all(i.severity == "info" for i in incidents if "too-good" in (i.kind, *i.also)) is notes
+
+
+@pytest.mark.parametrize(("width", "told"), [(25, False), (4, True)])
+def test_a_long_slide_from_a_guess_to_little_is_learning(width: int, told: bool) -> None:
+    """ln 100 for half of the rows, then down to a sixth."""
+    t = np.arange(600)
+    loss = 4.6 - 3.8 / (1 + np.exp(-(t - 260) / width))
+    loss += 0.03 * np.random.default_rng(5).normal(size=600)
+    assert ("too-good" in _alarms(loss)) is told
+
+
+def test_a_net_whose_first_loss_is_above_that_of_a_guess_has_learned_nothing() -> None:
+    """Squared errors: .66 of fresh weights, .49 of the mean, then what can be inferred."""
+    t = np.arange(500)
+    loss = 0.485 + 0.2 * np.exp(-t / 8) - 0.2 / (1 + np.exp(-(t - 455) / 8))
+    loss *= np.exp(0.02 * np.random.default_rng(6).normal(size=500))
+    assert "too-good" not in _alarms(loss)

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import judge_record
 from trimtab.detectors.learned_by_heart import as_text
 from trimtab.detectors.spike import SpikeDetector
 from trimtab.incidents import Incident, group_findings
-from trimtab.record import RunRecord
+from trimtab.record import RecordBuilder, RunRecord
 from trimtab.signals.derived import derive
 from trimtab.testing.contract import find_all
 from trimtab.testing.curves import record_of
@@ -114,3 +115,36 @@ def test_a_rise_at_the_start_is_over_at_the_level_the_run_began_at(at: int, kind
     worst = [i for i in alarms({"loss": loss * np.exp(noise(1500, 0.05))}) if i.onset_row < at + 5]
     assert [i.kind for i in worst] == [kind]
     assert (worst[0].end_row is None) is (kind != "spike")
+
+
+@pytest.mark.parametrize(
+    ("rises", "left", "told"),
+    [
+        (0.0, 0.7, []),  # most of what was learned holds, and goes on holding
+        (1.5, 0.7, ["warning"]),
+        (0.0, 2.0, ["warning"]),  # little of it ever held
+    ],
+)
+def test_what_holds_on_unseen_data_is_not_learned_by_heart(
+    rises: float, left: float, told: list[str]
+) -> None:
+    t = np.arange(600.0)
+    held_out = left + 2.0 * np.exp(-t / 40) + rises * np.clip(t - 150, 0, None) / 450
+    held_out *= np.exp(noise(600, 0.02, 1))
+    loss = (4.0 * np.exp(-t / 60) + 0.006) * np.exp(noise(600, 0.08))
+    builder = RecordBuilder("classifier", "simulated")
+    for i in range(600):
+        row = {"loss": float(loss[i])}
+        builder.add(i + 1.0, {**row, "val_loss": float(held_out[i])} if i % 10 == 9 else row)
+    record = builder.build()
+    found = [f for f in judge_record(record) if f.detector == "by-heart"]
+    assert [f.severity for f in found] == told
+
+
+@pytest.mark.parametrize(("left", "told"), [(0.015, False), (0.6, True)])
+def test_an_odd_batch_of_a_loss_that_came_to_nothing_is_no_spike(left: float, told: bool) -> None:
+    """Six times the level in one row: of a four-hundredth of the start, or of a tenth."""
+    loss = (6.0 * np.exp(-np.arange(600.0) / 30) + left) * np.exp(noise(600, 0.1))
+    loss[450] = 6 * left
+    record = record_of(1.0 + np.arange(600.0), {"loss": loss})
+    assert bool([f for f in hindsight_findings(record) if f.onset_row == 450]) is told

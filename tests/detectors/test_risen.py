@@ -86,3 +86,11 @@ def test_the_place_is_where_the_rows_rise_and_not_the_noisy_ones_before() -> Non
     loss[300:] += 1.8 + 3.0 * np.exp(-np.arange(120) / 20)
     (found,) = risen_findings(record_of(np.arange(420.0), {"loss": loss}))
     assert found.onset_row == 300
+
+
+@pytest.mark.parametrize(("level", "told"), [(0.0, False), (1.0, True)])
+def test_a_difference_of_two_terms_has_no_level_that_is_worse(level: float, told: bool) -> None:
+    """An energy model: the two energies come to be alike, and their difference swings about 0."""
+    loss = level + 0.02 * _noise(1153, num=500)
+    loss[:60] -= 0.08
+    assert bool(_told(loss)) is told

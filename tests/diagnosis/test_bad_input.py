@@ -3,13 +3,13 @@
 import numpy as np
 
 from trimtab.detectors.judge import judge_record
-from trimtab.diagnosis.diagnose import diagnose
+from trimtab.diagnosis.diagnose import Cause, diagnose
 from trimtab.diagnosis.features import incident_features
 from trimtab.incidents import group_findings
 from trimtab.testing.curves import record_of
 
 
-def shares(broken: float, before: float = 0.0, integers: float = 0.0) -> dict[str, float]:
+def causes(broken: float, before: float = 0.0, integers: float = 0.0) -> tuple[Cause, ...]:
     n, at = 400, 300
     loss = 1.0 + 0.05 * np.random.default_rng(0).standard_normal(n)
     loss[at:] = np.nan
@@ -23,13 +23,25 @@ def shares(broken: float, before: float = 0.0, integers: float = 0.0) -> dict[st
     }
     record = record_of(1.0 + np.arange(float(n)), columns)
     incident = next(i for i in group_findings(record, judge_record(record)) if i.severity != "info")
-    return {c.cause: c.confidence for c in diagnose(record, incident).causes}
+    return diagnose(record, incident).causes
+
+
+def shares(broken: float, before: float = 0.0, integers: float = 0.0) -> dict[str, float]:
+    return {c.cause: c.confidence for c in causes(broken, before, integers)}
 
 
 def test_nan_in_the_batch_is_the_first_cause() -> None:
     found = shares(broken=3.0)
     assert max(found, key=lambda c: found[c]) == "bad-data-window"
     assert found["bad-data-window"] >= 0.65
+
+
+def test_what_is_said_of_nan_in_the_batch_agrees_with_itself() -> None:
+    first = causes(broken=1.0)[0]
+    assert first.evidence == (
+        "the batch itself held NaN or Inf before its step, in 1 of its values",
+    )
+    assert first.against == ()
 
 
 def test_nan_that_stands_for_what_is_missing_is_none() -> None:

@@ -245,10 +245,10 @@ def test_a_snapshot_that_does_not_fit_means_fewer_and_not_none(
     guard = guard_of(s, run, steps=40, mode="act", policy=POLICY, say=said.append)
     room, ring = [99], inner(guard).parts.points.ring
 
-    def tight(state: Any) -> Any:
+    def tight(state: Any, copies: Any = None) -> Any:
         if len(ring.items) >= room[0]:
             raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate")
-        return clone(state)
+        return clone(state, copies)
 
     monkeypatch.setattr("trimtab.guard.state.state_copy.clone", tight)
     kept = dict[int, int]()

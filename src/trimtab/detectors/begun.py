@@ -3,10 +3,10 @@
 Models of language, of algorithms and of what is masked may stand for long on what a guess or the
 shares of single tokens give, and then learn within a short time. What falls so is a note where
 three things hold: over the last three quarters of the rows before, the loss had stood still, within
-a twentieth where it had come down by less than a fifth since the first rows, within a fortieth on a
+a twentieth where it had come down by less than a third since the first rows, within a fortieth on a
 later plateau; it slides over many rows, where a leak is there at once, and off a later plateau over
-five times as many; and it ends at a third of the plateau or more, at a fiftieth where the run began
-on the level of a guess, ln k.
+five times as many; and it ends at a third of the plateau or more, at a tenth where the slide is as
+long as that, at a fiftieth where the run began on the level of a guess, ln k.
 """
 
 import math
@@ -25,16 +25,19 @@ __all__ = ["SLIDE_ROWS", "as_begun", "slide_of"]
 Floats = NDArray[np.float64]
 
 LEAST_ROWS = 24
-LEARNED = 0.2
-"""Of the first losses. All bars are ours."""
+LEARNED = 1 / 3
+"""Of the first losses: a fresh net may be further off than a guess. All bars are ours."""
 FLAT, FLAT_LATER = 0.05, 0.025
 """Of the plateau: the first one, and a later one, which a curve that flattens resembles."""
 SLIDE_ROWS, SLIDE_ROWS_LATER = 8, 40
 """Rows off the first plateau and off a later one, between the first below 90 % of the way down and
 the last above 10 %."""
-LEFT, LEFT_OF_GUESS = 1 / 3, 0.02
-"""Of the plateau: at least so much is left where the loss ends. Below the second it is learned by
-heart or leaked, whatever it began on."""
+SLIDE_ROWS_GUESS = 24
+"""Off the level of a guess to next to nothing."""
+LEFT, LEFT_SLOW, LEFT_OF_GUESS = 1 / 3, 0.1, 0.02
+"""Of the plateau: at least so much is left where the loss ends; after a slide of `SLIDE_ROWS_LATER`
+rows or more; and off the level of a guess. Below the last it is learned by heart or leaked, whatever
+it began on."""
 
 
 def as_begun(f: Finding, record: RunRecord) -> Finding:
@@ -64,8 +67,14 @@ def _begins(record: RunRecord, f: Finding) -> bool:
     # Where the plateau is that of a guess, all that can be learned lies below it.
     # Its first half: towards the slide it sinks.
     level = y[k // 8 : k // 2]
-    guess = begins and classes_guessed(median(level), _level_error(level)) is not None
-    if not (LEFT_OF_GUESS if guess else LEFT) * top <= low < top:
+    guess = (
+        begins
+        and slide_rows >= SLIDE_ROWS_GUESS
+        and classes_guessed(median(level), _level_error(level)) is not None
+    )
+    slow = slide_rows >= SLIDE_ROWS_LATER
+    left = LEFT_OF_GUESS if guess else LEFT_SLOW if slow else LEFT
+    if not left * top <= low < top:
         return False
     if median(y[k // 4 : k // 2]) - top > (FLAT if begins else FLAT_LATER) * top:
         return False

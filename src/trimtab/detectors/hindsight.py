@@ -112,7 +112,7 @@ class _Rule:
 
 _RULES = {
     # A norm is far noisier than a loss, hence its higher floor and bars.
-    "loss": _Rule("spike", "spike", 4e-3, 3.0, 1.02, 1e-3, ratio_alone=False),
+    "loss": _Rule("spike", "spike", 4e-3, 3.0, 1.02, 5e-3, ratio_alone=False),
     "grad_norm": _Rule("grad-spike", "grad-explosion", 0.05, 30.0, 3.0, 0.0, ratio_alone=True),
 }
 

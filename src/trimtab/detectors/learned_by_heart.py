@@ -2,11 +2,12 @@
 
 A loss in nats that falls to `share` of where it began and below `most` nats belongs to data that
 was fed many times, or to a task that can be solved. What the model cost on data that it had not
-seen tells them apart: the last validation or reading of a guard's fixed batches, or else the level
-at which the first pass over the data ended. Where that came down too, nothing is reported; where it
-did not, it is a warning. Where neither is known it is a note, unless the accuracy of tokens is
-logged, or (in hindsight, `as_text`) the format or a key is that of a language model: text is never
-that cheap. A run that states its epoch and is within its first pass has seen no sample twice: apart
+seen tells them apart: the last validations or readings of a guard's fixed batches, or else the
+level at which the first pass over the data ended. Where that came down too, nothing is reported;
+nor while validation has lost three quarters of the start and is still where it was lowest: what is
+learned is of use there. Where it did not, it is a warning. Where neither is known it is a note,
+unless the accuracy of tokens is logged, or (in hindsight, `as_text`) the format or a key is that of
+a language model: text is never that cheap. A run that states its epoch and is within its first pass has seen no sample twice: apart
 from text, nothing is said of it before the second pass begins or something is held out.
 
 The level is the median of the last 16 rows; it must stay for `min_rows` rows, and for a `lasting`
@@ -50,7 +51,9 @@ class LearnedByHeartState:
     low_rows: int = 0
     low_row: int = 0
     low_step: float = 0.0
-    last_val: float = math.nan
+    last_vals: tuple[float, ...] = ()
+    lowest_val: float = math.inf
+    """Of the medians of three validations."""
     validates: bool = False
     """It is of a validation set, not of a guard's fixed batches."""
     first_epoch: float = math.nan
@@ -90,6 +93,10 @@ class LearnedByHeartDetector:
     """Share of the start below which validation says that the task is solved. Ours."""
     solved_at_once: float = 0.05
     """The same of the end of the first pass, which was seen by no more than one. Ours."""
+    held: float = 0.25
+    """Share of the start that validation must have come below to be of use. Ours."""
+    rebound: float = 1.1
+    """Median of the last three validations over the lowest such median, from which it rises."""
 
     def start(self) -> LearnedByHeartState:
         """Return the state before any row."""
@@ -110,9 +117,9 @@ class LearnedByHeartDetector:
         if not s.rated and row.present[2] and math.isfinite(rate):
             s = changed(s, rated=True)
         if row.present[1] and math.isfinite(val):
-            s = changed(s, last_val=val, validates=True)
+            s = _checked(s, val, validates=True)
         elif row.present[5] and math.isfinite(fixed) and not s.validates:
-            s = changed(s, last_val=fixed)
+            s = _checked(s, fixed, validates=False)
         if not row.present[0] or not math.isfinite(loss):
             return s, ()
         if loss < 0:
@@ -135,16 +142,22 @@ class LearnedByHeartDetector:
         # A loss of exactly 0 is no loss: a sentinel, or NaN that the trainer hides.
         if max(s.recent) == 0 or s.low_rows < max(self.min_rows, self.lasting * s.num_rows):
             return s, ()
-        checked = not math.isnan(s.last_val)
-        solved = s.last_val < self.solved * start
-        solved = solved if checked else s.first_pass < self.solved_at_once * start
-        if solved or not (s.rated or checked):
+        checked = bool(s.last_vals)
+        if self._is_of_use(s, start) or not (s.rated or checked):
             return s, ()
         within_first = not s.passes and not math.isnan(s.first_epoch)
         if within_first and not (checked or s.text):
             return s, ()
         sure = checked or s.passes or s.text
         return changed(s, done=True), (self._finding(s, row, sure=sure),)
+
+    def _is_of_use(self, s: LearnedByHeartState, start: float) -> bool:
+        """Whether what was learned holds for data that was not seen before."""
+        if not s.last_vals:
+            return s.first_pass < self.solved_at_once * start
+        level = median(np.array(s.last_vals))
+        holds = level <= self.rebound * s.lowest_val and level < self.held * start
+        return holds or s.last_vals[-1] < self.solved * start
 
     def _at_epoch(self, s: LearnedByHeartState, epoch: float) -> LearnedByHeartState:
         """Take the epoch of a row; the losses so far are those of the pass before it."""
@@ -196,9 +209,9 @@ class LearnedByHeartDetector:
         checked = "no validation is logged"
         if s.passes:
             checked = "the data has been passed over more than once, and no validation is logged"
-        if not math.isnan(s.last_val):
+        if s.last_vals:
             held_out = "validation is" if s.validates else "the fixed batches are"
-            checked = f"{held_out} at {s.last_val:.3g}"
+            checked = f"{held_out} at {s.last_vals[-1]:.3g}"
         return Finding(
             detector=self.name,
             kind="memorised",
@@ -225,15 +238,25 @@ def _second(first: float, epoch: Any) -> Any:
     return epoch - min(math.floor(first), 1) >= 1
 
 
+def _checked(s: LearnedByHeartState, value: float, *, validates: bool) -> LearnedByHeartState:
+    """Return the state after a validation, or a reading of the guard's fixed batches."""
+    # The fixed batches are no past of a validation set.
+    again = validates == s.validates
+    last = (*s.last_vals[-2:], value) if again else (value,)
+    lowest = min(s.lowest_val if again else math.inf, median(np.array(last)))
+    return changed(s, last_vals=last, lowest_val=lowest, validates=validates)
+
+
 def _passed(s: LearnedByHeartState, values: Floats) -> LearnedByHeartState:
     """Return the state after rows whose losses are all above the bar."""
     finite, checks, rates, _, accuracies, fixed = (c[np.isfinite(c)] for c in values.T)
     if len(rates) and not s.rated:
         s = changed(s, rated=True)
-    if len(checks):
-        s = changed(s, last_val=float(checks[-1]), validates=True)
-    elif len(fixed) and not s.validates:
-        s = changed(s, last_val=float(fixed[-1]))
+    for value in checks.tolist():
+        s = _checked(s, value, validates=True)
+    if not s.validates:
+        for value in fixed.tolist():
+            s = _checked(s, value, validates=False)
     if len(accuracies) and not s.text:
         s = changed(s, text=True)
     recent = (*s.recent, *finite[-_LEVEL_ROWS:].tolist())[-_LEVEL_ROWS:]

@@ -11,7 +11,9 @@ dependence between rows, a descent and heavy tails widen the bar by themselves:
 
 An alarm needs G above the bar of its window, a rise of twice any rise before it in the run, of the
 row noise and of 2 % of the level; and the rows to the end must keep half of it. Where a level lasts
-is all that it tells: one that falls back is `swells`'. Blind in the first and the last 32 rows.
+is all that it tells: one that falls back is `swells`'. Blind in the first and the last 32 rows. A
+loss that changes its sign again and again is a difference of two terms that follow each other, as
+of an energy model or a critic: its level says nothing, and it is not judged.
 
 Source: self-normalized change points, Shao and Zhang, Testing for change points in time series,
 JASA 105 (2010). The windows and bars are ours.
@@ -37,6 +39,8 @@ MOST_ROWS = 4096
 OVER_EARLIER = 2.0
 LEAST_SHARE = 0.02
 """Of the level. As in `swells`."""
+SIGN_SHARE = 0.25
+"""Of the rows, at which a loss changes its sign: far more than one that passes 0. Ours."""
 _MOST_MOVED = 16
 """Rows by which the place may be later than sums say."""
 NEGLIGIBLE = 1e-3
@@ -52,7 +56,9 @@ def risen_findings(record: RunRecord) -> tuple[Finding, ...]:
     for index in range(len(record.attempts)):
         rows = column.finite_rows(record.rows_of(index))
         if 2 * min(BARS) <= len(rows) <= MOST_ROWS:
-            found += _of(record, rows, column.values[rows])
+            y = column.values[rows]
+            if np.mean(np.diff(np.signbit(y))) < SIGN_SHARE:
+                found += _of(record, rows, y)
     return tuple(found)
 
 

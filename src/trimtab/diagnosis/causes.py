@@ -205,7 +205,7 @@ _ENTRIES: tuple[CauseEntry, ...] = (
             EvidenceRule("jump", e.jumped, -1.0, say.JUMPED),
             EvidenceRule(
                 "non-finite",
-                e.sudden_nonfinite,
+                lambda f: e.sudden_nonfinite(f) * (1 - e.batch_nonfinite(f)),
                 -0.7,
                 "odd data lifts a loss; it seldom makes it NaN by itself",
             ),

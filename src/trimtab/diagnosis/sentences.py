@@ -25,7 +25,7 @@ FP32_FAILED = "the same steps failed in fp32, too: it is not fp16"
 PUT_BACK_HELD = "the same steps with the setting put back went well"
 PUT_BACK_FAILED = "the same steps failed with the setting put back, too"
 BATCH_NONFINITE = (
-    "the batch itself held {f.batch_nonfinite:.0f} values that are NaN or Inf, before its step"
+    "the batch itself held NaN or Inf before its step, in {f.batch_nonfinite:.0f} of its values"
 )
 BATCH_SCALE = "the batches are of another scale than those before"
 OLDER_HELD = "the same data went well from an older state"
