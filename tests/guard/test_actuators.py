@@ -22,6 +22,8 @@ from tests.guard.tiny import (
     train_guarded,
 )
 from trimtab.errors import ActError, ConfigError
+from trimtab.guard.settings.in_force import in_force as told_in_force
+from trimtab.guard.state.decisions import Decisions
 from trimtab.plan.policy import Policy
 
 pytestmark = pytest.mark.torch
@@ -206,3 +208,8 @@ def test_clipping_changes_the_moments_where_skipping_does_not(tmp_path: Path) ->
     assert differences(before, after) == []
     before, after = moments("act", 1000.0)
     assert differences(before, after) != []
+
+
+def test_modules_put_back_into_their_mode_are_told_in_words() -> None:
+    held = told_in_force(Decisions(held_settings={"Linear.training": [0.0, 1.0]}), step=3)
+    assert held == ("Linear modules kept in train or eval mode, as they were before",)

@@ -5,18 +5,20 @@ shares of single tokens give, and then learn within a short time. What falls so 
 three things hold: over the last three quarters of the rows before, the loss had stood still, within
 a twentieth where it had come down by less than a third since the first rows, within a fortieth on a
 later plateau; it slides over many rows, where a leak is there at once, and off a later plateau over
-five times as many; and it ends at a third of the plateau or more, or at a tenth where the slide is
-as long as that.
+five times as many; and it ends at a third of the plateau or more, at a fiftieth where the run began
+on the level of a guess, ln k.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.never_learns import classes_guessed
 from trimtab.record import RunRecord
-from trimtab.signals.robust import median
+from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["SLIDE_ROWS", "as_begun", "slide_of"]
 
@@ -30,8 +32,9 @@ FLAT, FLAT_LATER = 0.05, 0.025
 SLIDE_ROWS, SLIDE_ROWS_LATER = 8, 40
 """Rows off the first plateau and off a later one, between the first below 90 % of the way down and
 the last above 10 %."""
-LEFT, LEFT_SLOW = 1 / 3, 0.1
-"""Of the plateau: after a slide, and after one of `SLIDE_ROWS_LATER` rows or more."""
+LEFT, LEFT_OF_GUESS = 1 / 3, 0.02
+"""Of the plateau: at least so much is left where the loss ends. Below the second it is learned by
+heart or leaked, whatever it began on."""
 
 
 def as_begun(f: Finding, record: RunRecord) -> Finding:
@@ -55,13 +58,22 @@ def _begins(record: RunRecord, f: Finding) -> bool:
     if k < LEAST_ROWS:
         return False
     top, first = median(y[k // 2 : k]), float(y[: max(3, k // 50)].max())
-    left = LEFT_SLOW if slide_rows >= SLIDE_ROWS_LATER else LEFT
-    if not 0 < top <= first or not left * top <= low < top:
+    if not 0 < top <= (1 + FLAT_LATER) * first:
         return False
     begins = first - top <= LEARNED * first
+    # Where the plateau is that of a guess, all that can be learned lies below it.
+    # Its first half: towards the slide it sinks.
+    level = y[k // 8 : k // 2]
+    guess = begins and classes_guessed(median(level), _level_error(level)) is not None
+    if not (LEFT_OF_GUESS if guess else LEFT) * top <= low < top:
+        return False
     if median(y[k // 4 : k // 2]) - top > (FLAT if begins else FLAT_LATER) * top:
         return False
     return slide_rows >= (SLIDE_ROWS if begins else SLIDE_ROWS_LATER)
+
+
+def _level_error(y: Floats) -> float:
+    return difference_sigma(np.diff(y)) / math.sqrt(len(y))
 
 
 def slide_of(y: Floats, top: float, low: float) -> tuple[int, int]:
