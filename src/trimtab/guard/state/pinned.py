@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    import numpy as np
 
 __all__ = ["PinnedCopies", "places"]
 
@@ -35,16 +37,16 @@ _STEP = 512
 class PinnedCopies:
     """Copies of those tensors that lie on a CUDA device; of the others none are made here."""
 
-    def __init__(self, tensors: Iterable[torch.Tensor] = ()) -> None:
+    def __init__(self, tensors: Iterable[torch.Tensor | np.ndarray[Any, Any]] = ()) -> None:
         """Copy them, and wait for the last; where no more memory can be pinned, the rest is left.
 
         Args:
-            tensors: Of any kind, each once. They must live as long as this object is asked.
+            tensors: Of any kind, each once; of arrays none are made. They must live as long as this object is asked.
         """
         self._copies: dict[int, torch.Tensor] = {}
         self.seconds = 0.0
         """What copying took, without the finding of memory."""
-        mine = [t for t in tensors if _can_be_pinned(t)]
+        mine = [t for t in tensors if isinstance(t, torch.Tensor) and _can_be_pinned(t)]
         if not mine:
             return
         room = list(zip(mine, _room_for(mine), strict=True))

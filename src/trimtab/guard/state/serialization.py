@@ -63,9 +63,9 @@ def clone(state: Any, copies: Copies | None = None) -> Any:
     return state
 
 
-def tensors_in(state: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors of a nested state."""
-    if isinstance(state, torch.Tensor):
+def tensors_in(state: object) -> Iterator[torch.Tensor | np.ndarray[Any, Any]]:
+    """Yield the tensors and arrays of a nested state."""
+    if isinstance(state, torch.Tensor | np.ndarray):
         yield state
     elif isinstance(state, dict):
         for value in state.values():

@@ -13,7 +13,7 @@ no transfer.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from trimtab.guard.state.pinned import PinnedCopies
 from trimtab.guard.state.serialization import clone, tensors_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from trimtab.guard.state.training_state import StateDict, Training
 
@@ -141,7 +141,7 @@ def state_bytes(state: object, *, without: list[torch.Tensor] | None = None) -> 
     """
     seen = {local(t).untyped_storage().data_ptr() for t in without or []}
     total = 0
-    for leaf in _arrays_in(state):
+    for leaf in tensors_in(state):
         if isinstance(leaf, np.ndarray):
             total += leaf.nbytes
             continue
@@ -150,18 +150,6 @@ def state_bytes(state: object, *, without: list[torch.Tensor] | None = None) -> 
             seen.add(storage.data_ptr())
             total += storage.nbytes()
     return total
-
-
-def _arrays_in(state: object) -> Iterator[torch.Tensor | np.ndarray[Any, Any]]:
-    """Yield the tensors and arrays of a nested state."""
-    if isinstance(state, torch.Tensor | np.ndarray):
-        yield state
-    elif isinstance(state, dict):
-        for value in state.values():
-            yield from _arrays_in(value)
-    elif isinstance(state, list | tuple):
-        for value in state:
-            yield from _arrays_in(value)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
