@@ -96,3 +96,27 @@ def test_a_model_that_is_broken_in_eval_mode_is_accused_by_what_was_fed_as_well(
         guard.step()
     events = read_journal(tmp_path / "run" / "journal.jsonl")[0]
     assert "held-out-worse" in {e.data["kind"] for e in events if e.event == "incident"}
+
+
+@pytest.mark.parametrize("noise", [0.8, 1.5])
+def test_data_that_becomes_of_the_kind_of_the_fixed_batches_costs_no_step(
+    tmp_path: Path, noise: float
+) -> None:
+    torch.manual_seed(0)
+    draws, count = torch.Generator().manual_seed(12), 400 * BATCH
+    inputs = torch.randn(count, 16, generator=draws)
+    labels = (inputs @ torch.randn(16, 4, generator=draws)).argmax(1)
+    inputs[240 * BATCH :] += noise * torch.randn(160 * BATCH, 16, generator=draws)
+    model = nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 4))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    loader = DataLoader(TensorDataset(inputs, labels), batch_size=BATCH)
+    said = list[str]()
+    guard = Guard(
+        model, optimizer, data=loader, steps=400, run=tmp_path, mode="act", say=said.append
+    )
+    for x, y in guard:
+        guard.backward(functional.cross_entropy(model(x), y))
+        guard.step()
+    assert any("another kind of data" in x for x in said)
+    assert any("costs what they do: other data" in x for x in said)
+    assert (guard.wasted_steps, guard.actions) == (0, ())

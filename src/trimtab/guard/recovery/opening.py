@@ -127,6 +127,10 @@ _BACK_SHARE = 0.15
 """Distance from the level before, share of the unit, within which a loss is back. As of trials."""
 _ON_ITS_WAY = 0.5
 """Share of its rise that a loss has at most, after as long as it was left alone. Ours."""
+_SAME_KIND, _LEARNED_GAP = 0.5, 0.75
+"""Of what fixed batches of other data cost more than what was fed: within what share of it data costs
+what they do. And the most that they cost more, share of the unit, where something of them is
+learned. Ours."""
 
 _MOST_PATIENCES = 5
 """Times the patience for which trouble that may heal is waited for, as `supervise` has it. Ours."""
@@ -316,11 +320,13 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     scale = replace(e.scale, sigma=factor * e.scale.sigma, unit=factor * e.scale.unit)
     found = reading_of(r.losses, r, scale, tolerance=state.policy.verify_tolerance)
     if r.foreign and watch is not None and asked.target_step == watch.target_step:
-        return _look_after_loss(state, watch, asked, e, better_by=found.limit)
+        return _look_after_loss(state, watch, asked, e, scale, found)
     if watch is not None and asked.target_step == watch.target_step:
         return _look_after(state, watch, asked, e.step, r, found)
     alarms = _alarms(state)
-    if r.foreign and not (alarms and found.rise <= 0):  # what they accuse is not this run
+    arrived = bool(alarms) and r.foreign and _costs_as_much(asked.event.loss, r, scale, found)
+    # What batches of other data accuse is not this run.
+    if r.foreign and not arrived and not (alarms and found.rise <= 0):
         return look_up(state, asked.event) if alarms else (state, ())
     if not alarms and asked.healed is not None:
         return _weigh_healed(state, asked.healed, asked, r, found)
@@ -341,6 +347,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         or added
         or abs(factor - 1) > _RECOUNTED
         or state.times_left_alone >= _LEFT_ALONE_BEFORE
+        or arrived
     )
     if found.worse or not (found.rise <= 0 or (harmless and math.isfinite(found.rise))):
         what = "worse" if found.worse else "not better"
@@ -365,6 +372,8 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         times_left_alone=state.times_left_alone + 1,
     )
     why = f"the fixed batches have not got worse: {_told(r, found)}"
+    if arrived:
+        why += f"; what is fed now ({asked.event.loss:.4g}) costs what they do: other data"
     if abs(factor - 1) > _RECOUNTED:
         why += f"; the loss is counted differently, x {factor:.3g} for the same weights"
     what = ", ".join(sorted({f.kind for f in alarms}))
@@ -434,18 +443,20 @@ def _look_after_loss(
     watch: LeftAlone,
     asked: ReadingWanted,
     e: ReadingDone,
-    *,
-    better_by: float,
+    scale: Expectation,
+    found: BatchComparison,
 ) -> Result:
     """Leave alone what the training loss comes back from by itself; else deal with it after all.
 
-    It is on its way where it has halved, or the fixed batches get better still: what is fed now is
-    of their kind.
+    It is on its way where it has halved, or where what is fed now is of the kind of the fixed
+    batches: they get better still, have gained more than the loss has lost, or cost as much and are
+    no worse.
     """
     assert e.reading is not None
     risen, left = asked.event.loss - e.scale.level, watch.loss - e.scale.level
-    better = e.reading.mean < _mean(watch.losses) - better_by
-    mends = better or risen <= _ON_ITS_WAY * left
+    better = e.reading.mean < _mean(watch.losses) - found.limit or found.rise < -risen
+    arrived = _costs_as_much(asked.event.loss, e.reading, scale, found)
+    mends = better or arrived or risen <= _ON_ITS_WAY * left
     if risen <= _BACK_SHARE * e.scale.unit:
         return replace(state, watch=None), ()
     wait = 2 * watch.wait_steps
@@ -457,6 +468,17 @@ def _look_after_loss(
     told = decision(e.step, "deal with it after all", why, no_longer=True)
     state, more = look_up(state, asked.event)
     return state, (told, at_step(e.step, why), *more)
+
+
+def _costs_as_much(loss: float, r: Reading, scale: Expectation, found: BatchComparison) -> bool:
+    """Whether what is fed has come to cost what the fixed batches of other data do, that are no worse.
+
+    The data has then become of their kind: a state that is at fault does worse on them as well,
+    where it has learned something of them. What it has not costs as much however broken it is.
+    """
+    gap = r.mean - scale.level
+    learned = 0 < gap <= _LEARNED_GAP * scale.unit
+    return learned and not found.worse and abs(loss - r.mean) <= _SAME_KIND * gap
 
 
 def _recounted(r: Reading, scale: Expectation) -> float:
