@@ -34,7 +34,7 @@ from trimtab.analysis.injected_faults import (
 )
 from trimtab.analysis.power_curve import SEEN_SHARE, PowerCurve
 from trimtab.detectors.contract import Finding
-from trimtab.detectors.few_rows import FEWEST_ROWS, LASTS, MOST_ROWS
+from trimtab.detectors.few_rows import FEWEST_ROWS, LASTS
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import DETECTORS, Judge, JudgeState, rows_of
 from trimtab.detectors.offline import HINDSIGHT, LOSS_SHAPES
@@ -52,6 +52,9 @@ judge there, and the faults injected are of a size that matters whatever the noi
 BAR = 0.7
 """Share of the large faults of each required kind that must be seen. Ours: with three in ten
 missed, silence says little about the log."""
+LATE_BAR = 0.8
+"""The same of the second half of the log alone, where the whole is below `BAR`: while a loss falls
+steeply, a rise that is large beside its later noise is lost in the fall. Ours."""
 NOTICED_BAR = 0.5
 """Share of the large faults, past the first `WARM_ROWS` records, that the streaming judge must
 notice at all, alarm or note: below it a detector is dead, whatever hindsight finds. Ours."""
@@ -70,6 +73,8 @@ _LEFT_OUT = frozenset(("val_loss", "yardstick_evidence"))
 """Signals that are left out beside another one; a detector that judges them has nothing to say."""
 _MOST_STRETCH = 16
 """A stretch is cut at so many rows for each record that it should hold: signals may be rare."""
+_FEWEST_LATE = 6
+"""Trials of the second half, large and graded, that say something of it."""
 _PER_LOOK = 8
 """Faults injected at each look at a log that grows, after the first."""
 
@@ -95,6 +100,10 @@ class FaultPower:
     """How often that size is seen; below 0.95 in a log with places that are blind to any size."""
     within_rows: int | None
     """Records within which 95 % of the faults of about that size were seen."""
+    late_trials: tuple[tuple[float, bool], ...] = ()
+    """Those of `trials` that began in the second half of the log."""
+    late_noticed: tuple[int, int] = (0, 0)
+    """`noticed` of those."""
 
     @property
     def size(self) -> float | None:
@@ -124,11 +133,23 @@ class FaultPower:
             return 1.0
         return self.power(self.fault.large) if self.fault.num_graded else self.seen / self.injected
 
+    @cached_property
+    def share_late(self) -> float:
+        """The same of those that began in the second half of the log."""
+        if len(self.late_trials) < _FEWEST_LATE:
+            return self.share_large
+        return PowerCurve(self.late_trials).power(self.fault.large)
+
+    @property
+    def late_only(self) -> bool:
+        """Whether the first half of the log alone hides too many of them."""
+        return self.share_large < BAR and self.share_late >= LATE_BAR
+
     @property
     def works(self) -> bool:
         """Whether enough of the large faults were seen, and the streaming judge noticed them."""
-        noticed, warm = self.noticed
-        if self.share_large < BAR:
+        noticed, warm = self.late_noticed if self.late_only else self.noticed
+        if self.share_large < BAR and not self.late_only:
             return False
         return warm < 2 or noticed >= NOTICED_BAR * warm
 
@@ -203,6 +224,8 @@ class _Trial:
     noticed: bool = False
     warm: bool = False
     """Whether enough records of the attempt came before it."""
+    late: bool = False
+    """Whether it began in the second half of the log."""
     delay: int = 0
 
 
@@ -362,6 +385,7 @@ def _power(fault: InjectedFault, known: _Known, sigma: float) -> FaultPower:
     trials = tuple((t.size, t.seen) for t in known.trials)
     large = [t for t in known.trials if t.large]
     warm = [t for t in large if t.warm]
+    late = [t for t in warm if t.late]
     size, share = PowerCurve(trials).smallest_seen(fault.large)
     smallest = size if share >= BAR else None
     near = [t.delay for t in known.trials if t.seen and 0.8 * size <= t.size <= 2 * size]
@@ -375,6 +399,8 @@ def _power(fault: InjectedFault, known: _Known, sigma: float) -> FaultPower:
         sigma=sigma,
         smallest=smallest,
         share=share,
+        late_trials=tuple((t.size, t.seen) for t in known.trials if t.late),
+        late_noticed=(sum(t.noticed for t in late), len(late)),
         within_rows=math.ceil(float(np.quantile(delays, SEEN_SHARE))) + 1 if delays else None,
     )
 
@@ -427,7 +453,7 @@ class _Bench:
         stop = min(first + fault.horizon_rows, int(np.searchsorted(at, attempt.end_row)))
         began = first - int(np.searchsorted(at, attempt.first_row))
         if stop <= first:
-            return _Trial(size, large)
+            return _Trial(size, large, late=2 * first >= len(at))
         end = min(int(at[stop - 1]) + 1, row + _MOST_STRETCH * fault.horizon_rows)
         hit = at[first : int(np.searchsorted(at, end))]
         local = self._noise_around(fault.signal, row)
@@ -453,8 +479,9 @@ class _Bench:
             seen=bool(alarms),
             noticed=bool(new),
             # A finished log of few rows is judged whole: nothing rests on what came at once.
-            warm=began >= WARM_ROWS and not (self._hindsight and len(at) <= MOST_ROWS),
+            warm=began >= WARM_ROWS and not (self._hindsight and len(at) <= _WHOLE_ROWS),
             delay=max(delay, 0),
+            late=2 * first >= len(at),
         )
 
     def _noise_around(self, signal: str, row: int) -> float:

@@ -126,6 +126,13 @@ class RunJudgement:
             parts.insert(
                 0, f"but a lasting doubling of the loss would be missed {missed} times of 100"
             )
+        early = [
+            f.fault.title + _of_size(f, f.largest, in_nats=self.in_nats)
+            for f in test.faults
+            if f.fault.required and f.late_only
+        ]
+        if early:
+            parts.insert(0, f"but in its first half {' and '.join(early)} would be missed")
         seen = [
             said
             for name in ("rise", "twice", "spike")
@@ -263,9 +270,9 @@ def _is_zero_throughout(record: RunRecord) -> bool:
 def _missed(f: FaultPower, *, in_nats: bool) -> str:
     """Return how the judge failed on one fault, in a clause."""
     title = f.fault.title + _of_size(f, f.largest, in_nats=in_nats)
-    if f.share_large < BAR:
+    if f.share_large < BAR and not f.late_only:
         return f"{title} {_how_often(f.share_large)}"
-    noticed, warm = f.noticed
+    noticed, warm = f.late_noticed if f.late_only else f.noticed
     return f"while the run goes on, {title} would be noticed {noticed} times of {warm}"
 
 
@@ -327,7 +334,8 @@ def _cannot_tell(
         if f.smallest is None:
             size = _of_size(f, f.largest, in_nats=in_nats)
             # The share of the reason for no verdict: one block, one number.
-            said.append(f"{rows}: {f.fault.title}{size} {_how_often(f.share_large)}")
+            late = f"; in its second half in {_percent(1 - f.share_late)}" if f.late_only else ""
+            said.append(f"{rows}: {f.fault.title}{size} {_how_often(f.share_large)}{late}")
         elif f.fault.name in ("rise", "drift", "spike"):
             kind = (
                 f.fault.title.split(" ", 1)[1].replace("rise", "rises").replace("spike", "spikes")

@@ -2,9 +2,13 @@
 
     level[t] = level[t-1] + 0.25 clip(r[t-1], +-4 sigma)        recent level, robust
     r[t]     = y[t] - level[t]                                  y: loss as is, norms as logarithm
-    sigma    = 1.4826 median |r| over the last 128 calm rows    so autocorrelated noise is included
+    lag      = min(0, mean clip(r, +-4 sigma) + 2 errors)       the level lags behind what falls
+    sigma    = 1.4826 median |r - lag|, at least -lag / 2       so autocorrelated noise is included
                (`floored_sigma`: of a loss, where most r are as good as equal, a share of its fall)
-    z[t]     = r[t] / max(sigma, floor)
+    z[t]     = (r[t] - lag) / max(sigma, floor)
+
+with the median over the last 128 calm rows, and the mean, of a run that began, over the newer half
+of them. A fall that stops at once, or turns, stays below 4 sigma by the lag.
 
 A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
 in) opens an episode and freezes level and sigma. Two such rows within three make it a spike, and so
@@ -38,6 +42,10 @@ _TAIL_ROWS = 3
 _SHORT_ROWS = 4
 # As many rows as a block of `level` has.
 _RECENT = 16
+_LAGS = 2.0
+"""Sigmas that the level lags by at most: a fall that stops is no rise. Ours."""
+_SURE = 2.0
+"""Standard errors of the mean residual by which a fall must be more than noise."""
 _START_ROWS = (4, 16)
 """Rows whose level the fall is counted from: a first row alone may have exploded."""
 
@@ -48,6 +56,8 @@ class Calm:
 
     level: float
     sigma: float
+    lag: float
+    """Where a calm row lies from the level, at most 0: below it, while the signal falls."""
     tail: float
     """Largest |z| that calm rows reached; forgets slowly."""
     num_rows: int
@@ -132,7 +142,7 @@ class SpikeDetector:
 
     def start(self) -> SpikeState:
         """Return the state before any row."""
-        calm = Calm(0.0, 0.0, self.threshold_sigma, 0, np.zeros(self.window_rows))
+        calm = Calm(0.0, 0.0, 0.0, self.threshold_sigma, 0, np.zeros(self.window_rows))
         n = len(self.signals)
         return SpikeState((calm,) * n, (Episode(),) * n)
 
@@ -171,7 +181,7 @@ class SpikeDetector:
         Returns the new state and the position of that row, or of the end.
         """
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
-        sigma, tail, n = calm.sigma, calm.tail, calm.num_rows
+        sigma, lag, tail, n = calm.sigma, calm.lag, calm.tail, calm.num_rows
         level = y[first] if n == 0 else calm.level
         residuals, window_rows, start = calm.residuals.copy(), self.window_rows, calm.start
         for at in range(first, len(y)):  # comparisons, not min and max: this is where time goes
@@ -179,10 +189,10 @@ class SpikeDetector:
             spread = sigma if sigma > spread else spread
             residual = move = y[at] - level
             if n >= self.min_rows:
-                z = residual / spread
+                z = (residual - lag) / spread
                 # Half the largest: heavy-tailed noise reaches its extremes again and again.
                 if z > self.threshold_sigma and z > 0.5 * tail:
-                    return Calm(level, sigma, tail, n, residuals, start), at
+                    return Calm(level, sigma, lag, tail, n, residuals, start), at
                 # the largest calm |z| fades, by half in 3,500 rows: a run may become quieter
                 tail = max(tail * 0.9998, abs(z), self.threshold_sigma)
                 if not -4 * spread <= residual <= 4 * spread:
@@ -195,11 +205,22 @@ class SpikeDetector:
                 start = max(start, level)
             # a sort of the window is the costly part, and 8 of 128 rows hardly move the median
             if n % 8 == 0 or n <= self.min_rows:
+                known = residuals[:n]
+                if n <= 2 * window_rows or n % 64 == 0:
+                    lag = self._lag(residuals, n, 4 * spread)
                 if log:
-                    sigma = mad_sigma(residuals[:n], center=0.0)
+                    sigma = mad_sigma(known, center=lag)
                 else:
-                    sigma = floored_sigma(residuals[:n], fall=start - level)
-        return Calm(level, sigma, tail, n, residuals, start), len(y)
+                    sigma = floored_sigma(known - lag, fall=start - level)
+                sigma = max(sigma, -lag / _LAGS)
+        return Calm(level, sigma, lag, tail, n, residuals, start), len(y)
+
+    def _lag(self, residuals: NDArray[np.float64], n: int, most: float) -> float:
+        """Return where calm rows lie from the level: below it, beyond doubt, or at it."""
+        wanted = min(max(n // 2, self.min_rows), self.window_rows)
+        newest = residuals[max(n - wanted, 0) : n] if n <= self.window_rows else residuals
+        newest = np.clip(newest, -most, most)
+        return min(float(newest.mean() + _SURE * newest.std() / math.sqrt(len(newest))), 0.0)
 
     def _floor(self, level: float, *, log: bool) -> float:
         return self.floor_log if log else max(self.floor_linear * abs(level), 1e-12)
@@ -210,7 +231,7 @@ class SpikeDetector:
         """Take a row of an episode, or one that opens it."""
         row, value, y = series.place(at), series.value[at], series.y[at]
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
-        z = (y - calm.level) / max(calm.sigma, self._floor(calm.level, log=log))
+        z = (y - calm.level - calm.lag) / max(calm.sigma, self._floor(calm.level, log=log))
         if episode.stage == 0:
             episode = Episode(
                 stage=1,
