@@ -190,6 +190,23 @@ def test_a_loss_of_nothing_but_zeros_is_not_judged() -> None:
     assert "exactly 0" not in make_account(record_of(t, rewarded)).judgement.why
 
 
+def test_a_newest_attempt_of_zeros_is_not_judged() -> None:
+    rng = np.random.default_rng(3)
+    loss = np.concatenate(
+        (2 * np.exp(-np.arange(60) / 20) + 0.01 * rng.normal(size=60), np.zeros(30))
+    )
+    step = np.concatenate((np.arange(60.0), np.arange(30.0)))
+    analysis = trimtab.analyze({"step": step, "loss": loss})
+    assert analysis.verdict == "not-judged"
+    assert "in every row of the newest attempt" in analysis.runs[0].judgement.why
+
+
+def test_a_held_out_score_is_validation_without_its_loss() -> None:
+    loss = 2 * np.exp(-np.arange(60.0) / 20) + 0.1
+    judged = trimtab.analyze({"loss": loss, "val_acc": 0.9 - 0.4 * loss / 2}).runs[0].judgement
+    assert "no validation loss is logged" in judged.not_judged
+
+
 @pytest.mark.slow
 def test_without_trouble_is_said_only_where_no_later_row_is_as_high() -> None:
     rng = np.random.default_rng(0)

@@ -130,19 +130,22 @@ def test_a_guess_between_two_is_told_from_noisy_rows() -> None:
     assert not any(learns(0.75 + 0.14 * n) for n in noise)
 
 
-def test_a_validation_that_is_nan_in_a_row_of_its_own_is_told() -> None:
-    def nan_rows(beside: bool) -> list[tuple[int, str]]:
+def test_a_validation_that_is_nan_is_told_where_other_rows_leave_it_out() -> None:
+    def nan_rows(how: str) -> list[tuple[int, str, str]]:
         builder = RecordBuilder("run", "simulated")
         for i in range(60):
-            builder.add(i + 1.0, {"loss": 2.0 + 0.01 * (i % 7)})
+            cell = {"val_loss": float("nan")} if how == "table" else {}
+            builder.add(i + 1.0, {"loss": 2.0 + 0.01 * (i % 7), **cell})
             if i % 10 == 9:
-                loss = {"loss": 2.0} if beside else {}
+                loss = {} if how == "own row" else {"loss": 2.0}
                 builder.add(i + 1.5, {"val_loss": float("nan"), **loss})
         found = judge_record(builder.build())
-        return [(f.onset_row, f.severity) for f in found if f.kind == "non-finite"]
+        return [(f.onset_row, f.severity, f.text) for f in found if f.kind == "non-finite"]
 
-    assert nan_rows(beside=False) == [(10, "warning")]
-    assert nan_rows(beside=True) == []
+    first = (10, "warning", "val_loss is nan from the first one on")
+    assert nan_rows("own row") == [first]
+    assert nan_rows("beside") == [first]
+    assert nan_rows("table") == []
     rows = {"val_loss": np.array([1.0, np.nan, np.nan, 1.0])}
     assert [f.closed for f in find_all(LostValidationDetector(), rows)] == [False, True]
 

@@ -7,6 +7,7 @@ import pytest
 
 from trimtab.analysis.assemble import make_account
 from trimtab.detectors.few_rows import few_rows_findings
+from trimtab.record import RecordBuilder
 from trimtab.testing.curves import record_of
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
@@ -86,3 +87,59 @@ def test_one_high_evaluation_does_not_hide_overfitting() -> None:
     last = [1.20, 1.53, 1.40, 1.61, 1.42, 2.23, 1.68, 1.76, 1.21, 1.80]
     val = np.array([*first, *last])
     assert "overfitting" in _kinds(1.7 * np.exp(-np.arange(20) / 8), val)
+
+
+@pytest.mark.parametrize("n", [10, 14, 24])
+def test_validation_that_stands_far_above_its_best_is_overfitting_without_a_trend(n: int) -> None:
+    t = np.arange(float(n))
+    rng = np.random.default_rng(n)
+    loss = 1.5 * np.exp(-t / 4) + 0.1
+    wander = 0.05 * rng.normal(size=n)
+    val = np.exp(np.interp(t, [0, 2, 6, n], [0.2, 0, 0.5, 0.5]) + wander)
+    val[-2:] = val[6:-2].min()  # no trend to the end
+    assert _kinds(loss, val) == {"overfitting"}
+    assert "overfitting" not in _kinds(loss[::-1].copy(), val)
+
+
+@pytest.mark.parametrize("n", [24, 50])
+def test_validation_that_rises_for_epochs_and_comes_back_is_a_spike(n: int) -> None:
+    t = np.arange(float(n))
+    val = _fell(n, 4)
+    hump = val * np.exp(np.exp(-(((t - 0.6 * n) / 3) ** 2)))
+    record = record_of(t, {"loss": _fell(n), "val_loss": hump})
+    (found,) = few_rows_findings(record)
+    assert (found.kind, found.signal, found.severity) == ("spike", "val_loss", "warning")
+    assert found.text.startswith("val loss ") or found.text.startswith("validation loss ")
+    assert abs(found.onset_row - 0.6 * n) < 6
+
+
+def test_some_lone_rows_are_told_one_by_one() -> None:
+    loss = _fell(24)
+    loss[[8, 15, 20]] *= 9
+    found = few_rows_findings(record_of(np.arange(24.0), {"loss": loss}))
+    assert [(f.kind, f.onset_row) for f in found] == [("spike", 8), ("spike", 15), ("spike", 20)]
+
+
+def test_a_loss_of_a_guess_that_creeps_is_no_learning() -> None:
+    t = np.arange(12.0)
+    rng = np.random.default_rng(5)
+    loss = np.log(2) + 0.001 - 0.0002 * t + 0.0001 * rng.normal(size=12)
+    val = np.log(2) + 0.0004 * rng.normal(size=12)
+    builder = RecordBuilder("run", "simulated", axis="epoch")
+    for i in range(12):
+        builder.add(i + 1.0, {"loss": float(loss[i]), "val_loss": float(val[i])})
+    assert {f.kind for f in few_rows_findings(builder.build())} == {"never-learns"}
+    builder = RecordBuilder("run", "simulated", axis="epoch")
+    for i in range(12):
+        builder.add(i + 1.0, {"loss": float(loss[i]) + 0.3, "val_loss": float(val[i]) + 0.3})
+    assert not few_rows_findings(builder.build())
+
+
+@pytest.mark.parametrize(
+    ("score", "num", "told"),
+    [(0.72414, 14, True), (0.72414, 9, False), (0.0, 14, True), (1.0, 14, False), (0.2, 8, True)],
+)
+def test_a_score_that_never_moves_is_one_answer(score: float, num: int, told: bool) -> None:
+    columns = {"loss": _fell(num), "eval_score": np.full(num, score)}
+    found = few_rows_findings(record_of(np.arange(float(num)), columns))
+    assert [f.kind for f in found] == (["never-learns"] if told else [])

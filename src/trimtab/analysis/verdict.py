@@ -140,7 +140,7 @@ class RunJudgement:
         ]
         if seen:
             parts.append(f"would see {', '.join(seen)}")
-        blind = [_BLIND[s] for s in MAIN_SIGNALS if not self.logged & {s, _STANDS_FOR.get(s, s)}]
+        blind = _lacking(self.logged)
         if blind:
             parts.append(f"blind to {' and '.join(blind)} (not logged)")
         return " · ".join(parts)
@@ -247,8 +247,11 @@ def _too_little(
         return f"no train loss is logged{unread}"
     if record.num_loss_rows < FEWEST_ROWS:
         return f"{record.num_loss_rows} train losses, fewer than {FEWEST_ROWS}"
-    if _is_zero_throughout(record):
-        return "the loss is exactly 0 in every row: it is not logged, or nothing is computed"
+    where = _zero_throughout(record)
+    if where is not None:
+        return (
+            f"the loss is exactly 0 in every row{where}: it is not logged, or nothing is computed"
+        )
     if coverage is not None and not coverage.whole:
         return coverage.text()
     if partly := next((n for n in record.notes if n.startswith(PARTLY)), ""):
@@ -260,11 +263,16 @@ def _too_little(
     return "" if test.passed else "no fault could be injected to test the judge"
 
 
-def _is_zero_throughout(record: RunRecord) -> bool:
-    """Whether no row has another loss than 0, and no reward is what is trained on."""
+def _zero_throughout(record: RunRecord) -> str | None:
+    """Return where no row has another loss than 0, and no reward is what is trained on."""
     column = record.columns["loss"]
-    values = column.values[column.present]
-    return not (values.any() or "reward" in record.columns)
+    if "reward" in record.columns:
+        return None
+    if not column.logged().any():
+        return ""
+    last = record.rows_of(len(record.attempts) - 1)
+    values = column.values[last][column.present[last]]
+    return " of the newest attempt" if len(values) >= FEWEST_ROWS and not values.any() else None
 
 
 def _missed(f: FaultPower, *, in_nats: bool) -> str:
@@ -344,12 +352,15 @@ def _cannot_tell(
                 f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} cannot be told"
                 " from noise"
             )
-    said += [
-        f"no {_BLIND[name]} is logged"
-        for name in MAIN_SIGNALS
-        if not {name, _STANDS_FOR.get(name, name)} & logged
-    ]
+    said += [f"no {name} is logged" for name in _lacking(logged)]
     return tuple(said)
+
+
+def _lacking(logged: frozenset[str]) -> list[str]:
+    """Return the main signals that are not logged; beside a held-out score its loss alone lacks."""
+    lacking = [s for s in MAIN_SIGNALS if not logged & {s, _STANDS_FOR.get(s, s)}]
+    scored = bool(logged & {"eval_score", "eval_error"})
+    return [_BLIND[s] + " loss" * (scored and s == "val_loss") for s in lacking]
 
 
 def _ignored(silent: tuple[str, ...], unread: Mapping[str, int]) -> tuple[str, ...]:

@@ -7,18 +7,18 @@ sigma the noise that their second differences show:
 * a rise that lasts: three rows in a row, each above all rows before the first of them by
   7 or 10 sigma and by a share of the level. The lowest of n rows of noise and the lowest of
   any three that follow lie some 4 sigma apart;
-* one row far out: above both neighbors by twice, by three times as much as any other peak, and by
-  six times the usual step;
-* overfitting: after its lowest row validation goes up, by Kendall's test of trend, while training
-  falls on. Where validation is noise, the rows after the lowest are in any order alike, so the test
+* rows far out, one or a few, each alone: above both neighbors by twice, by three times as much as
+  any other peak, and by six times the usual step;
+* overfitting: after its lowest row validation goes up, by Kendall's test of trend, or stands far
+  above it to the end, while training falls on. Where validation is noise, the rows after the lowest are in any order alike, so the test
   needs no correction for having looked for the lowest. Four or five rows are too few for it: of all
   their pairs one at most may fall, and the rise must be far outside the noise;
 * a gradient norm that climbs: over the last half of the rows, to several times what it was, while
   the loss does not fall;
-* one answer: every evaluation gives the held-out score that one and the same answer to everything
-  has among k classes, 1 / k, in every digit;
+* one answer: every evaluation gives the same held-out score in every digit, that of one answer
+  among k classes, 1 / k, or of twelve evaluations or more any but a perfect one;
 * nothing learned: of a log that counts epochs from the first one on, train loss and validation show
-  no fall beyond noise, and no row is 5 % from the others.
+  no fall beyond noise, or stay at the loss of a guess, and no row is 5 % from the others.
 
 Blind to the first three rows, and to noise that follows its neighbors for half of the log.
 Source of the trend test: Kendall, A new measure of rank correlation, Biometrika 30 (1938).
@@ -31,9 +31,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.never_learns import classes_guessed
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
+from trimtab.text import signal_label
 
 __all__ = ["FEWEST_ROWS", "MOST_ROWS", "few_rows_findings"]
 
@@ -54,16 +56,22 @@ LEVELS = ((math.log(1.5), 0.97), (math.log(2.0), 0.9))
 """Rise of the level, and share of all pairs of a row before and a row behind that rise with it: to
 twice, most rows tell it even where the new level is wild."""
 LONE_RATIO = 2.0
+LONE_APART = 3.0
 LAST_RATIO = 4.0
 """The same for the last row of validation, of which no neighbor behind it says that it is over."""
 CLIMB = 4.0
 """Times the largest norm of the first third, that the last third comes to."""
-SAME = 6
-"""Evaluations in a row that are alike in every digit."""
+SAME, LONG_SAME = 6, 12
+"""Evaluations that are alike in every digit: of 1 / k, and of any other share. Ours."""
 MOST_CLASSES = 1000
 GUESS = 0.01
+GUESS_FALL = 0.02
+"""Share of the loss of a guess that is no fall. Ours."""
 TREND = 2.2
 """Normal score of Kendall's S: one chance in 70. All bars are ours."""
+STAYS = 3.5
+"""Noise of single rows by which the last third lies above the lower two about the lowest, where it
+stands without a trend. The lowest of 30 rows of noise lies 2 below their median."""
 JUMP = 0.7
 """Of the rise in one row: then another evaluation, not overfitting. As `evaluation` tells it."""
 SHARE = 0.05
@@ -95,11 +103,17 @@ def _noise(y: Floats) -> float:
 
 
 def _rise(record: RunRecord, span: slice) -> Iterator[Finding]:
-    """Yield the first rise of the train loss that lasts."""
-    got = _values(record, span, "loss")
-    if got is None or got[1].min() <= 0:
-        return
-    rows, loss = got
+    """Yield the first rise of the train loss that lasts, and of validation one that is over.
+
+    Validation that stays up is told by other rules, with what training does beside it.
+    """
+    for signal in ("loss", "val_loss"):
+        got = _values(record, span, signal)
+        if got is not None and got[1].min() > 0:
+            yield from _rise_of(record, signal, *got)
+
+
+def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterator[Finding]:
     y = np.log(loss)
     before = np.minimum.accumulate(y)[LASTS - 1 : -LASTS]
     over = np.lib.stride_tricks.sliding_window_view(y[LASTS:], LASTS).min(axis=1) - before
@@ -113,11 +127,13 @@ def _rise(record: RunRecord, span: slice) -> Iterator[Finding]:
     back = np.flatnonzero(y[k:] < before[at[0]] + 0.2 * least)
     end = k + int(back[0]) if len(back) else None
     peak = k + int(np.argmax(y[k:end]))
+    if signal != "loss" and end is None:
+        return
     yield finding_at(
         record,
         detector="few-rows-rise",
         kind="spike" if end is not None else "unrecovered-spike",
-        signal="loss",
+        signal=signal,
         severity="warning" if end is not None else "critical",
         row=int(rows[-1 if end is None else end]),
         onset_row=int(rows[k]),
@@ -127,7 +143,10 @@ def _rise(record: RunRecord, span: slice) -> Iterator[Finding]:
         expected=low,
         score=min(99.0, float(over[at[0]]) / max(_noise(y), 0.01)),
         closed=True,
-        text=f"loss {low:.4g} → {loss[peak]:.4g}, for {LASTS} rows and more (few rows)",
+        text=(
+            f"{signal_label(signal)} {low:.4g} → {loss[peak]:.4g}, for {LASTS} rows and more"
+            " (few rows)"
+        ),
     )
 
 
@@ -190,7 +209,7 @@ def _constant(record: RunRecord, span: slice) -> Iterator[Finding]:
 
 
 def _lone(record: RunRecord, span: slice) -> Iterator[Finding]:
-    """Yield the one row of a loss that stands far above all others."""
+    """Yield the rows of a loss, one or a few, that stand far above all others."""
     for signal in ("loss", "val_loss"):
         got = _values(record, span, signal, EXCERPT_ROWS - 1)
         if got is None or got[1].min() <= 0:
@@ -203,25 +222,36 @@ def _lone(record: RunRecord, span: slice) -> Iterator[Finding]:
             yield _last_evaluation(record, rows, values, last / max(usual, 0.01))
             continue
         peaks = y[1:-1] - np.maximum(y[:-2], y[2:])
-        k = int(np.argmax(peaks))
-        height, rest = float(peaks[k]), float(np.delete(peaks, k).max())
-        if height < max(math.log(LONE_RATIO), 3 * rest, 6 * usual):
-            continue
-        yield finding_at(
-            record,
-            detector="few-rows-lone",
-            kind="spike",
-            signal=signal,
-            severity="warning",
-            row=int(rows[k + 2]),
-            onset_row=int(rows[k + 1]),
-            end_row=int(rows[k + 2]),
-            value=float(values[k + 1]),
-            expected=median(values),
-            score=min(99.0, height / max(usual, 0.01)),
-            closed=True,
-            text=f"one row of {values[k + 1]:.4g} among values near {median(values):.4g}",
-        )
+        least = max(math.log(LONE_RATIO), 6 * usual)
+        for k in _apart(peaks, least):
+            yield finding_at(
+                record,
+                detector="few-rows-lone",
+                kind="spike",
+                signal=signal,
+                severity="warning",
+                row=int(rows[k + 2]),
+                onset_row=int(rows[k + 1]),
+                end_row=int(rows[k + 2]),
+                value=float(values[k + 1]),
+                expected=median(values),
+                score=min(99.0, float(peaks[k]) / max(usual, 0.01)),
+                closed=True,
+                text=f"one row of {values[k + 1]:.4g} among values near {median(values):.4g}",
+            )
+
+
+def _apart(peaks: Floats, least: float) -> list[int]:
+    """Return the places of the highest peaks, a sixth of the rows at most, that stand apart.
+
+    The lowest of them is `LONE_APART` times as high as any other.
+    """
+    order = np.argsort(-peaks, kind="stable")
+    for num in range(max(1, len(peaks) // 6), 0, -1):
+        lowest, rest = float(peaks[order[num - 1]]), float(peaks[order[num]])
+        if lowest > 0 and lowest >= max(least, LONE_APART * rest):
+            return sorted(int(k) for k in order[:num])
+    return []
 
 
 def _last_evaluation(record: RunRecord, rows: Rows, values: Floats, score: float) -> Finding:
@@ -299,9 +329,10 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
         return
     low, level = float(val[k]), median(val[-third:])
     rise = level - low
-    sure = (
-        _trend(after) >= TREND if len(after) > 5 else _turns_up(val[k:]) and rise > 5 * _noise(val)
-    )
+    if len(after) > 5:
+        sure = _trend(after) >= TREND or _stays_above(val, k, third)
+    else:
+        sure = _turns_up(val[k:]) and rise > 5 * _noise(val)
     # Of the loss at the lowest, a median of the train losses about it.
     at = int(np.searchsorted(trained, rows[k], "right"))
     then = median(train.values[trained[max(0, at - 2) : at + 1]])
@@ -331,10 +362,18 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
         closed=True,
         text=(
             f"validation is best at {unit} {record.step[rows[k]]:g} ({low:.4g}; row {k + 1} of"
-            f" {n}), then rises to {level:.4g} while the training loss falls: stop there, or"
+            f" {n}), then rises to about {level:.4g} while the training loss falls: stop there, or"
             " regularize"
         ),
     )
+
+
+def _stays_above(val: Floats, k: int, third: int) -> bool:
+    """Whether the last third lies far above the level at the lowest value, all of it."""
+    y = np.log(val) if val.min() > 0 else val
+    low = float(np.sort(y[max(0, k - 2) : k + 3])[1])
+    rise = median(y[-third:]) - low
+    return bool(rise > STAYS * _noise(y) and y[-third:].min() - low > rise / 2)
 
 
 def _steps_up(y: Floats) -> float:
@@ -356,13 +395,19 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
     if got is None:
         return
     rows, score = got
-    of_one = abs(score[0])
-    if len(score) < SAME or (score != score[0]).any() or not of_one:
+    if len(score) < SAME or (score != score[0]).any() or abs(score[0]) in (1.0, 100.0):
         return
-    share = of_one / 100 if of_one > 1 else of_one  # percent
-    classes = round(1 / share)
-    if not 2 <= classes <= MOST_CLASSES or abs(share * classes - 1) > GUESS:
+    what = f"held-out score exactly {score[0]:.4g} in all {len(rows)} evaluations"
+    share = abs(score[0]) / (100 if abs(score[0]) > 1 else 1)  # percent
+    classes = round(1 / share) if share else 0
+    if 2 <= classes <= MOST_CLASSES and abs(share * classes - 1) <= GUESS:
+        why = f", 1 of {classes}: the same answer is given to everything"
+    elif len(score) < LONG_SAME:
         return
+    else:
+        why = (
+            ": no answer is right" if not share else ": one answer to everything, or not made anew"
+        )
     yield finding_at(
         record,
         detector="few-rows-one-answer",
@@ -375,10 +420,7 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
         expected=float(score[0]),
         score=6.0,
         closed=True,
-        text=(
-            f"held-out score exactly {score[0]:.4g} in all {len(rows)} evaluations, 1 of"
-            f" {classes}: the same answer is given to everything"
-        ),
+        text=what + why,
     )
 
 
@@ -393,9 +435,12 @@ def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
             continue
         y, third = other[1], len(other[1]) // 3
         fell = median(y[:third]) - median(y[-third:])
-        if y.max() - y.min() > SHARE * abs(median(y)) or _trend(y) < -1.6:
+        if y.max() - y.min() > SHARE * abs(median(y)):
             return
-        if fell > 2 * _noise(y) / math.sqrt(third) or y[0] == y.max():
+        # At the loss of a guess a fall of next to nothing is no learning, however sure it is.
+        if abs(fell) <= GUESS_FALL * y[0] and classes_guessed(median(y), 0.0) is not None:
+            continue
+        if _trend(y) < -1.6 or fell > 2 * _noise(y) / math.sqrt(third) or y[0] == y.max():
             return
     rows, loss = got
     yield finding_at(

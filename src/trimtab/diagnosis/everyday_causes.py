@@ -106,11 +106,20 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="the evaluation differs from training: mode, normalization, labels, or what it reads",
         modes=("F28", "F36"),
         prior=_RARE,
-        rules=_with_score(
-            "evaluation-jump",
-            "never-validates",
-            says="validation leaves the training loss as no learning does: "
-            "at once or from the start",
+        rules=(
+            *_with_score(
+                "evaluation-jump",
+                "never-validates",
+                says="validation leaves the training loss as no learning does: "
+                "at once or from the start",
+                other=e.sign("evaluation-never-finite"),
+            ),
+            EvidenceRule(
+                "never-finite",
+                e.sign("evaluation-never-finite"),
+                _SURE,
+                "the training loss is a number, and no evaluation has ever given one",
+            ),
         ),
         look_alikes=("overfitting", "code-or-resume-change"),
         test=(
