@@ -121,18 +121,18 @@ class RunJudgement:
             return ""
         # What the word rests on least comes first: a judge that works may still see little here.
         parts = [f"self-test {test.seen}/{test.injected}"]
-        if test.doubling is not None and test.doubling < BAR:
-            missed = math.ceil(100 * (1 - test.doubling))
-            parts.insert(
-                0, f"but a lasting doubling of the loss would be missed {missed} times of 100"
-            )
-        early = [
+        missed = [
             f.fault.title + _of_size(f, f.largest, in_nats=self.in_nats)
             for f in test.faults
             if f.fault.required and f.late_only
         ]
-        if early:
-            parts.insert(0, f"but in its first half {' and '.join(early)} would be missed")
+        if missed:
+            missed = [f"in its first half {' and '.join(missed)} would be missed"]
+        if test.doubling is not None and test.doubling < BAR:
+            times = math.ceil(100 * (1 - test.doubling))
+            missed.append(f"a lasting doubling of the loss would be missed {times} times of 100")
+        if missed:
+            parts.insert(0, f"but {', '.join(missed)}")
         seen = [
             said
             for name in ("rise", "twice", "spike")
