@@ -3,6 +3,7 @@
     {"log_history": [{"step": 1, "loss": 2.0}, ...], ...}               rows (HF's trainer_state)
     [{"step": 1, "loss": 2.0}, ...]                                     rows
     {"loss": [2.0, 1.9, ...], "val_loss": [...]}                        columns (Keras history)
+    {"steps": [...], "loss": [...], "val_steps": [...], "val_loss": [...]}    columns (`own_steps`)
     {"lm loss": {"start_step": 1, "step_interval": 5, "values": {"1": 2.0, ...}}, ...}
     {"lm loss": {"1": 2.0, "5": 1.9, ...}}                              values by step (Megatron)
     {"loss": [[1, 2.0], ...]}, {"loss": {"steps": [...], "values": [...]}}    series (Sacred, ...)
@@ -24,8 +25,9 @@ import orjson
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import flatten
-from trimtab.readers.long_form import LongForm, StepValues, fill_series, series_of
+from trimtab.readers.long_form import LongForm, StepValues, fill_series, main_series, series_of
 from trimtab.readers.numbers import counted
+from trimtab.readers.own_steps import placed
 from trimtab.readers.table import LogTable, is_known_key, is_step_key
 from trimtab.readers.tags import tag_of_file
 from trimtab.readers.whole import read_whole
@@ -299,7 +301,16 @@ def _fill_rows(table: LogTable, rows: list[dict[str, object]]) -> None:
 
 
 def _fill_columns(table: LogTable, part: dict[str, list[object]]) -> None:
-    columns = {k: v for k, v in part.items() if _is_column(v) and table.role(k) != "nothing"}
+    lists = {k: v for k, v in part.items() if _is_column(v)}
+    columns = {k: v for k, v in lists.items() if table.role(k) != "nothing"}
+    found = placed(lists, main_series(columns))
+    for key in lists.keys() - columns.keys():
+        for value in lists[key] if found is None or key in found.series else ():
+            table.put(key, value, 1)  # counted, as of a key that nobody knows
+    if found is not None:
+        table.notes.extend(found.notes)
+        fill_series(table, found.series, counted_by=found.axis)
+        return
     for row in range(max(map(len, columns.values()))):
         for key, values in columns.items():
             if row < len(values):

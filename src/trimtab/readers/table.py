@@ -19,12 +19,12 @@ from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import (
     MEAN_NOTE,
-    SCORE_KEYS,
     counts_episodes,
     is_held_out,
     is_of_critic,
     meaning,
     names_mean,
+    score_place,
 )
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.loss_scaling import scale_slope
@@ -51,6 +51,7 @@ from trimtab.readers.table_axis import (
     oldest_first,
 )
 from trimtab.readers.tags import (
+    held_out_merit,
     parts_of,
     set_of_tag,
     sets_of,
@@ -60,7 +61,7 @@ from trimtab.readers.tags import (
     validation_beside,
 )
 from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
-from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import (
     SIGNAL_BY_NAME,
     alias_place,
@@ -227,7 +228,7 @@ def _role(key: str) -> str:
         return "data-set"
     if may_count(key):
         return "count"
-    if name in SCORE_KEYS:
+    if score_place(key) is not None:
         return "maybe-score"
     if name in GAN_PAIR:
         return "maybe-gan"
@@ -266,6 +267,8 @@ class LogTable:
         self._is_full = False
         self._watched: tuple[str, ...] = ()
         """Keys of losses of which only NaN is told."""
+        self._left_out: set[str] = set()
+        """Keys of signals that another key is read for."""
         self._held_out: list[int] = []
         """Rows that a column of words says to be of held-out data."""
         self._keys: tuple[str, ...] = ()
@@ -526,9 +529,11 @@ class LogTable:
         if "reward" not in found and counts_episodes(columns, has_loss="loss" in found):
             scores = sorted(
                 (k for k in columns if self._cells[k].role == "maybe-score"),
-                key=lambda k: SCORE_KEYS.index(normalise(k)),
+                key=lambda k: score_place(k) or 0,
             )
-            found |= {"reward": scores[:1]} if scores else {}
+            if scores:
+                found["reward"] = scores[:1]
+                self._note_others("reward", scores[0], scores)
         if "val_loss" not in found and "loss" in found:
             free = (k for k in columns if signal_of_tag(k) is None)
             beside = validation_beside(found["loss"][0], free)
@@ -622,10 +627,11 @@ class LogTable:
 
     def _unread(self, taken: Collection[str]) -> dict[str, int]:
         """Return how many numbers there are under each key that is no signal and no axis."""
+        known = self._left_out.union(taken)
         return {
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
-            if key and cells.role in _OF_NO_AXIS and key not in taken
+            if key and cells.role in _OF_NO_AXIS and key not in known
         }
 
     def _stands_in(self, key: str) -> bool:
@@ -677,6 +683,7 @@ class LogTable:
 
     def _note_others(self, name: str, best: str, candidates: Sequence[str]) -> None:
         others = [k for k in candidates if k != best]
+        self._left_out.update(others)
         if others:
             self.notes.append(f"{name} is read from {shown(best)}; left out: {_some(others)}")
 
@@ -764,8 +771,10 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
     return [int(row) for row in rows[1:][again]]
 
 
-def _rank(key: str, name: str, column: Column) -> tuple[int, bool, bool, int]:
-    return _fullness(column), canonical(key) == name, normalise(key) == name, -alias_place(key)
+def _rank(key: str, name: str, column: Column) -> tuple[int, ...]:
+    merit = held_out_merit(key, column.logged()) if name in HELD_OUT else ()
+    exact = normalise(key) == normalise(name)
+    return (*merit, _fullness(column), canonical(key) == name, exact, -alias_place(key))
 
 
 def _fullness(column: Column) -> int:

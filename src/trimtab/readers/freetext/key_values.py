@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.readers.freetext.keys import (
-    SCORE_KEYS,
     UNIT_FACTORS,
     Meaning,
     bare_split,
@@ -22,6 +21,7 @@ from trimtab.readers.freetext.keys import (
     is_part,
     is_whole,
     meaning,
+    score_place,
     without_trailing,
 )
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
@@ -257,8 +257,11 @@ class _LineParse:
         has_loss = any(f.name == "loss" for f in self.result)
         counted = (f.key for f in self.result if f.kind in ("step", "maybe-step", "epoch"))
         counts = counts_episodes(counted, has_loss=has_loss)
-        score = next((k for k in SCORE_KEYS if k in self.unread), None)
-        if counts and score is not None and all(f.name != "reward" for f in self.result):
+        if not counts or any(f.name == "reward" for f in self.result):
+            return
+        scores = {k: place for k in self.unread if (place := score_place(k)) is not None}
+        score = min(scores, key=lambda k: scores[k], default=None)
+        if score is not None:
             self._add(Field("signal", score, "reward", self.unread.pop(score), 1.0, 2))
 
     def _take_total(self) -> None:

@@ -14,11 +14,11 @@ from typing import Literal
 import numpy as np
 
 from trimtab.record import Column
+from trimtab.said_by_words import is_mean_score
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "MEAN_NOTE",
-    "SCORE_KEYS",
     "STEP_KEYS",
     "Kind",
     "Meaning",
@@ -33,6 +33,7 @@ __all__ = [
     "meaning",
     "names_mean",
     "rises",
+    "score_place",
     "without_number_word",
     "without_trailing",
 ]
@@ -105,7 +106,8 @@ SCORE_KEYS = (
     "avg score",
     "mean score",
 )
-"""What an agent's return is called beside its episode; elsewhere it may be a score of any kind."""
+"""What an agent's return is called beside its episode; elsewhere it may be a score of any kind.
+`score_place` knows further ones by their words."""
 _EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
 _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
 _HELD_OUT = frozenset(
@@ -370,6 +372,19 @@ def counts_episodes(keys: Iterable[str], *, has_loss: bool) -> bool:
         len(w) <= 2 and (w[-1:] in (["episode"], ["episodes"]) or (w == ["ep"] and not has_loss))
         for w in words
     )
+
+
+def score_place(key: str) -> int | None:
+    """Return a rank of a key that is an agent's return beside an episode; None for another key.
+
+    Example:
+        >>> score_place("Score"), score_place("total prey reward"), score_place("best score")
+        (0, 9, None)
+    """
+    text = normalise(key)
+    if text in SCORE_KEYS:
+        return SCORE_KEYS.index(text)
+    return len(SCORE_KEYS) if is_mean_score(text) else None
 
 
 def is_held_out(text: str) -> bool:

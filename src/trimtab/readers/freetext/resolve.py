@@ -27,9 +27,9 @@ from trimtab.readers.part_losses import (
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
-from trimtab.readers.tags import parts_of
+from trimtab.readers.tags import held_out_merit, parts_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers
-from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import alias_place
 
 if TYPE_CHECKING:
@@ -103,6 +103,12 @@ def settle(
         )
     draft.take_times(seconds_per_epoch)
     return draft.record(source, format_name, known_format=known_format)
+
+
+def _merit(field: "Field", column: Column) -> tuple[int, ...]:
+    """Return a sort key for the fields of one signal: the surest, then the fullest."""
+    held_out = held_out_merit(field.key, column.logged()) if field.name in HELD_OUT else ()
+    return (-field.doubt, *held_out, int(column.present.sum()))
 
 
 class _Draft:
@@ -195,11 +201,11 @@ class _Draft:
 
     def _take_signals(self) -> None:
         """Take the surest, then fullest, column of each signal on the main lines."""
-        best: dict[str, tuple[tuple[int, int, int], Field, Column]] = {}
+        best: dict[str, tuple[tuple[int, ...], Field, Column]] = {}
         for field, column in self.rows.of_kind("signal"):
             if field.name == "loss" and field.key != self.key:
                 continue
-            merit = -field.doubt, int(column.present.sum()), -alias_place(field.key)
+            merit = (*_merit(field, column), -alias_place(field.key))
             if field.name not in best or merit > best[field.name][0]:
                 best[field.name] = merit, field, column
         loss = best["loss"][2] if "loss" in best else None
@@ -310,7 +316,7 @@ class _Draft:
         mine = [s for s in mine if len(s.lines) >= often]  # not what a launch prints once
         side = gather(mine)
         candidates = [(f, c) for f, c in side.of_kind("signal") if f.name == name]
-        field, column = max(candidates, key=lambda x: (-x[0].doubt, int(x[1].present.sum())))
+        field, column = max(candidates, key=lambda x: _merit(*x))
         at = np.flatnonzero(column.present)
         own = self._own_step(side)
         where = np.searchsorted(self.rows.lines, side.lines[at], side="right") - 1
