@@ -267,8 +267,6 @@ class LogTable:
         self._is_full = False
         self._watched: tuple[str, ...] = ()
         """Keys of losses of which only NaN is told."""
-        self._left_out: set[str] = set()
-        """Keys of signals that another key is read for."""
         self._held_out: list[int] = []
         """Rows that a column of words says to be of held-out data."""
         self._keys: tuple[str, ...] = ()
@@ -627,11 +625,10 @@ class LogTable:
 
     def _unread(self, taken: Collection[str]) -> dict[str, int]:
         """Return how many numbers there are under each key that is no signal and no axis."""
-        known = self._left_out.union(taken)
         return {
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
-            if key and cells.role in _OF_NO_AXIS and key not in known
+            if key and cells.role in _OF_NO_AXIS and key not in taken
         }
 
     def _stands_in(self, key: str) -> bool:
@@ -683,7 +680,6 @@ class LogTable:
 
     def _note_others(self, name: str, best: str, candidates: Sequence[str]) -> None:
         others = [k for k in candidates if k != best]
-        self._left_out.update(others)
         if others:
             self.notes.append(f"{name} is read from {shown(best)}; left out: {_some(others)}")
 
