@@ -8,9 +8,9 @@
     {"lm loss": {"1": 2.0, "5": 1.9, ...}}                              values by step (Megatron)
     {"loss": [[1, 2.0], ...]}, {"loss": {"steps": [...], "values": [...]}}    series (Sacred, ...)
 
-The largest such part with a known name is the run. In values by step, the string "nan" means that
-nothing was recorded: those files are filled up to a fixed length. A list of rows that was cut off
-while it was written is read up to there.
+Python's own print of one (`{'loss': nan, ...}`) is read, too. The largest such part with a known
+name is the run. In values by step, the string "nan" means that nothing was recorded: those files are
+filled up to a fixed length. A list of rows that was cut off while it was written is read up to there.
 """
 
 import json
@@ -24,7 +24,7 @@ import orjson
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
-from trimtab.readers.jsonl import flatten
+from trimtab.readers.jsonl import as_json, flatten
 from trimtab.readers.long_form import LongForm, StepValues, fill_series, main_series, series_of
 from trimtab.readers.numbers import counted
 from trimtab.readers.own_steps import placed
@@ -40,10 +40,12 @@ _MAX_DIGITS = 15
 _MAX_RUNS = 8
 """How many objects of a list are looked into for lists of their own."""
 _ROWS, _COLUMNS, _BY_STEP, _SERIES = "rows", "columns", "by step", "series"
-_OPENING = re.compile(r"\s*(?:\{\s*\"|\[\s*[\[{])")
+_OPENING = re.compile(r"\s*(?:\{\s*[\"']|\[\s*[\[{])")
 """An object's first key, or a list's first row; not a time stamp in brackets."""
 _SIGNS = re.compile(r'"log_history"\s*:\s*\[|"(?:start_step|step_interval)"\s*:')
-_LOSS_KEY = re.compile(r'"[^"]{0,40}loss[^"]{0,20}"\s*:\s*[\[{\d]', re.IGNORECASE)
+_LOSS_KEY = re.compile(
+    r"([\"'])[^\"']{0,40}loss[^\"']{0,20}\1\s*:\s*(?:[\[{\d]|nan|inf)", re.IGNORECASE
+)
 _FORMATS = {"log_history": "hf-trainer-state", "values": "golden-values"}
 
 
@@ -116,6 +118,10 @@ def _parse(data: bytes) -> object:
     try:
         return json.loads(text)  # NaN and Infinity, which the standard forbids
     except (ValueError, RecursionError):
+        pass
+    try:
+        return json.loads(as_json(text.decode("utf-8")))  # what Python prints
+    except (ValueError, RecursionError):
         return None
 
 
@@ -130,6 +136,19 @@ def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
         ReadError: There is no list with whole rows.
     """
     text = data.decode("utf-8", errors="replace")
+    rows, is_torn = _rows_in(text)
+    if is_torn or not rows:
+        # What Python prints may break off, too, and have its first NaN behind whole rows.
+        printed = _rows_in(as_json(text))
+        rows, is_torn = max((rows, is_torn), printed, key=lambda found: len(found[0]))
+    if rows:
+        return rows, is_torn
+    line, what = _first_fault(text)
+    raise ReadError(f"{path}:{line}: no whole JSON document ({what}); it may have been cut off")
+
+
+def _rows_in(text: str) -> tuple[list[object], bool]:
+    """Return the whole rows of a list, or objects in a row, and whether it breaks off."""
     # trainer_state.json has settings in front of its list, and the list may lie megabytes deep.
     start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*(?:\[|(?=\{))", text)
     # rows of a list, or objects one after another
@@ -144,10 +163,7 @@ def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
             rows.append(row)
     except (ValueError, RecursionError):
         pass
-    if rows:
-        return rows, at < len(text.rstrip())
-    line, what = _first_fault(text)
-    raise ReadError(f"{path}:{line}: no whole JSON document ({what}); it may have been cut off")
+    return rows, at < len(text.rstrip())
 
 
 def _first_fault(text: str) -> tuple[int, str]:

@@ -60,7 +60,12 @@ from trimtab.readers.tags import (
     trained_beside,
     validation_beside,
 )
-from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
+from trimtab.readers.writers import (
+    WRITERS_NOTE,
+    beside_main,
+    other_writers,
+    other_writers_of_epochs,
+)
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import (
     SIGNAL_BY_NAME,
@@ -469,6 +474,7 @@ class LogTable:
             keep &= ~placeholder_rows(left, counts[0].values, self.notes)
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
+        keep &= ~self._of_another_writer(columns, keep)
         axis, step, counted_by = find_table_axis(columns, signals, keep, self.notes)
         # a row without a place on the axis cannot be compared with any other
         rows = np.flatnonzero(keep & np.isfinite(step))
@@ -713,6 +719,22 @@ class LogTable:
             self.notes.append(RUNS_NOTE.format(runs=len(starts)))
             return ordered, names
         return None
+
+    def _of_another_writer(
+        self, columns: Mapping[str, Column], keep: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return the rows of a second process in another epoch."""
+        epoch = next((c for k, c in columns.items() if names_epoch(k)), None)
+        step = next(iter(counting(columns)), None)
+        others = np.zeros(self.num_rows, dtype=np.bool_)
+        has_runs = any(cells.role == "run" for cells in self._cells.values())
+        if epoch is None or step is None or has_runs:
+            return others
+        rows = np.flatnonzero(keep & epoch.present & step.present)
+        others[rows] = other_writers_of_epochs(epoch.values[rows], step.values[rows])
+        if others.any():
+            self.notes.append(WRITERS_NOTE.format(rows=counted(int(others.sum()), "row")))
+        return others
 
     def _ranks(
         self, columns: dict[str, Column], signals: Mapping[str, Column]

@@ -28,7 +28,7 @@ from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, plac
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
 from trimtab.readers.tags import held_out_merit, parts_of
-from trimtab.readers.writers import WRITERS_NOTE, other_writers
+from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import alias_place
 
@@ -441,6 +441,7 @@ def _draft(
     ids = {id(s) for s in main}
     others = [s for s in shapes if id(s) not in ids and len(s.lines)]
     part_runs(rows, key, others, marks)
+    rows = _of_one_writer(rows)
     draft = _Draft(key, name, rows, others)
     finite = np.isfinite(draft.position.place)
     if not finite.all():
@@ -455,6 +456,19 @@ def _draft(
             rows.notes.append(WRITERS_NOTE.format(rows=counted(int(beside.sum()), "row")))
             draft = _Draft(key, name, rows, others)
     return _without_placeholders(draft, key, name, others)
+
+
+def _of_one_writer(rows: TextRows) -> TextRows:
+    """Leave out the rows of a second process in another epoch."""
+    epochs, steps = rows.of_kind("epoch"), rows.of_kind("step", "maybe-step")
+    if rows.run is not None or not epochs or not steps:
+        return rows
+    beside = other_writers_of_epochs(epochs[0][1].values, steps[0][1].values)
+    if not beside.any():
+        return rows
+    rows = rows.keep(~beside)
+    rows.notes.append(WRITERS_NOTE.format(rows=counted(int(beside.sum()), "row")))
+    return rows
 
 
 def _without_placeholders(draft: _Draft, key: str, name: str, others: Sequence[Shape]) -> _Draft:
