@@ -103,11 +103,17 @@ def _stretches(rows: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
 
 
 def _is_of_runs(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Whether rows of the header's width come first, then those of a run with other columns."""
+    """Whether rows of the header's width come first, then those of a run with other columns.
+
+    Commas make cells of any text: most must be numbers, under names that are known.
+    """
     first, *others = _stretches(rows) or [[]]
+    cells = [cell for row in rows for cell in row]
     return (
         len(first) >= _FEWEST_SURPLUS
         and len(first[0]) == len(header)
+        and _is_header_like(header)
+        and sum(map(_is_number, cells)) > len(cells) / 2
         and all(
             len(part) >= _FEWEST_SURPLUS or all(map(_is_header_like, part))
             for part in others[:-1]  # the last may be torn

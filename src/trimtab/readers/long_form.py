@@ -109,7 +109,7 @@ def main_series(series: Mapping[str, Sequence[object]]) -> str:
 def fill_series(
     table: LogTable, series: Mapping[str, StepValues], *, counted_by: str = "step"
 ) -> None:
-    """Put series into a table, row by row, with their steps under the key `counted_by`."""
+    """Put series into a table, row by row, with their steps under a key; empty: without."""
     wanted = {k: v for k, v in series.items() if len(v) and table.role(k) != "nothing"}
     if not wanted:
         return
@@ -135,7 +135,8 @@ def fill_series(
     for at in range(len(rows) + 1):
         for step, row in (*between.get(at, ()), *rows[at : at + 1]):
             line += 1
-            table.put(counted_by, step, line)
+            if counted_by:
+                table.put(counted_by, step, line)
             for name, value in row.items():
                 table.put(name, value, line)
             table.end_row()

@@ -29,7 +29,7 @@ class Placed:
     """Lists with the steps of their values."""
 
     axis: str
-    """`step` or `epoch`."""
+    """`step` or `epoch`; empty where nothing counts them but their place."""
     series: dict[str, list[tuple[float, object]]]
     notes: tuple[str, ...] = ()
 
@@ -65,7 +65,9 @@ def placed(columns: Mapping[str, Sequence[object]], loss: str) -> Placed | None:
         # Of losses that nothing counts, the steps of evaluations may say the places.
         others = {k: c for k, c in counts.items() if num / 2 <= c.steps[-1] <= num}
         from_one = any(c.steps[-1] == num for c in others.values())
-        main = _Count("step", frozenset(), [float(i + from_one) for i in range(num)])
+        main = _Count(
+            "step" if others else "", frozenset(), [float(i + from_one) for i in range(num)]
+        )
     series: dict[str, list[tuple[float, object]]] = {}
     notes: list[str] = []
     moved = False

@@ -22,6 +22,7 @@ __all__ = [
     "STEP_KEYS",
     "Kind",
     "Meaning",
+    "announces",
     "bare_split",
     "counts_episodes",
     "is_adversarial",
@@ -126,6 +127,12 @@ _HELD_OUT = frozenset(
         "holdout",
     ]
 )
+_ANNOUNCES = re.compile(
+    r"\b(?:testing|validating|evaluating|evaluation|validation|(?:eval|test|val)\w* mode"
+    r"|(?:start|begin|run)\w* (?:eval|test|val)\w*)\b",
+    re.IGNORECASE,
+)
+_MAX_ANNOUNCING = 80
 _NO_MEASUREMENT = frozenset(
     [
         "best",
@@ -390,6 +397,16 @@ def score_place(key: str) -> int | None:
 def is_held_out(text: str) -> bool:
     """Whether a piece of text is about validation data."""
     return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
+
+
+def announces(line: str) -> bool:
+    """Whether a line without a number says that an evaluation begins.
+
+    Example:
+        >>> announces("testing in eval mode ..."), announces("Now continue training")
+        (True, False)
+    """
+    return len(line) <= _MAX_ANNOUNCING and _ANNOUNCES.search(line) is not None
 
 
 def is_whole(key: str) -> bool:

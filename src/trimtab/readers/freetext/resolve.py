@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
+from trimtab.readers.freetext.announced import part_announced
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
@@ -69,6 +70,7 @@ def settle(
     are_records: AreRecords,
     seconds_per_epoch: SecondsPerEpoch,
     marks: Marks,
+    announced: Sequence[int] = (),
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -80,6 +82,7 @@ def settle(
         are_records: Asked of lines too few to be believed by their number.
         seconds_per_epoch: Asked where each row is an epoch and says nothing of its time.
         marks: Asked for what names several runs.
+        announced: Numbers of the lines that say that an evaluation begins.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -88,7 +91,7 @@ def settle(
     found = choose_main(shapes)
     draft = None
     if found is not None:
-        draft = _draft(found[0], "loss", found[1], shapes, marks)
+        draft = _draft(found[0], "loss", found[1], shapes, marks, announced)
         why, is_final = _refusal(draft)
         if why and (is_final or not _believed(draft, are_records)):
             draft = None
@@ -427,19 +430,28 @@ class _Draft:
 
 
 def _draft(
-    key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape], marks: Marks
+    key: str,
+    name: str,
+    main: Sequence[Shape],
+    shapes: Sequence[Shape],
+    marks: Marks,
+    announced: Sequence[int] = (),
 ) -> _Draft:
     chosen = _near_the_rest(_regular(main))
     rows = gather(chosen)
     left_out = sum(len(s.lines) for s in main) - rows.num
+    rows, evaluations = part_announced(rows, announced)
     if left_out:
         rows.notes.append(
             f"{counted(left_out, 'line')} with {key!r} without a step, or far from the others,"
             " left out"
         )
     rows = one_rank(rows, key)
-    ids = {id(s) for s in main}
-    others = [s for s in shapes if id(s) not in ids and len(s.lines)]
+    # A summary that is left out may hold what only it has: the validation loss of its epoch.
+    ids = {id(s) for s in chosen} | {
+        id(s) for s in main if not any(f.name in HELD_OUT for f in s.fields)
+    }
+    others = [s for s in shapes if id(s) not in ids and len(s.lines)] + evaluations
     part_runs(rows, key, others, marks)
     rows = _of_one_writer(rows)
     draft = _Draft(key, name, rows, others)
