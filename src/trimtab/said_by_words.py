@@ -66,8 +66,8 @@ def said_by_words(text: str) -> str | None:
         ('eval_score', None)
     """
     words = _words_of(text)
-    if not 1 <= len(words) <= _MOST_WORDS:
-        return None
+    if not 1 <= len(words) <= _MOST_WORDS or text.endswith("@"):
+        return None  # of `pass@` the number behind it is a part
     named = frozenset(words)
     plain = named - _SETS
     if plain & _REWARD:

@@ -113,3 +113,19 @@ def test_an_announcement_before_the_next_epoch_is_none(tmp_path: Path) -> None:
     record = read(tmp_path, lines)
     assert logged(record, "loss") == LOSS
     assert "val_loss" not in record.columns
+
+
+def test_a_score_on_lines_of_its_own_is_read(tmp_path: Path) -> None:
+    lines, scores = [], []
+    for i, x in enumerate(LOSS):
+        lines.append(f"step {10 * (i + 1)} loss {x} lr 0.001")
+        if i % 8 == 7:
+            scores.append(float(f"0.6{i}"))
+            lines.append(f"Validation accuracy: {scores[-1]}")
+    record = read(tmp_path, [*lines, "test f1: 0.9"])
+    assert logged(record, "eval_score") == scores
+    at = record.step[record.columns["eval_score"].present]
+    assert at.tolist() == [80.0, 160.0, 240.0, 320.0, 400.0]
+    # Of a last report it is no series.
+    record = read(tmp_path, [*(t for t in lines if "Val" not in t), "Validation accuracy: 0.9"])
+    assert "eval_score" not in record.columns

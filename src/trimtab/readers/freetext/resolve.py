@@ -55,7 +55,7 @@ _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
 _MIN_BEYOND = 0.1
 """Share of the rows from which losses under another key, before or behind them, are told."""
-_HELD_OUT = ("val_loss", "perplexity", "val_perplexity")
+_SCORES = frozenset({"eval_score", "eval_error"})
 _TIMES = frozenset({"step_time_s", "throughput"})
 _MIN_WHOLE = 0.8
 """Share of the rows that are one epoch each, from which their times are those of epochs."""
@@ -323,9 +323,13 @@ class _Draft:
         at = np.flatnonzero(column.present)
         own = self._own_step(side)
         where = np.searchsorted(self.rows.lines, side.lines[at], side="right") - 1
-        if name in _HELD_OUT:
+        if name in HELD_OUT:
+            found = self._validation(side, column, at, where, own)
+            # A score that is printed once or twice is that of a last report.
+            if name in _SCORES and len({step for _, step, _, _ in found}) < _MIN_ROWS:
+                return []
             self.keys[name] = field.key
-            return self._validation(side, column, at, where, own)
+            return found
         self._lay_in(name, field.key, column.values[at], where, None if own is None else own[at])
         return []
 
