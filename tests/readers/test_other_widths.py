@@ -74,7 +74,7 @@ def test_a_second_run_with_a_header_of_its_own_is_an_attempt(
     assert [a.end_row - a.first_row for a in record.attempts] == [num_before, 10]
     assert record.columns["loss"].logged().tolist() == [*LOSS[:num_before], *LOSS[:10]]
     assert record.columns["grad_norm"].present.sum() == 10
-    assert any("another header on line" in note for note in record.notes)
+    assert any("1 other header, the first on line" in note for note in record.notes)
 
 
 def test_a_torn_row_is_still_one(tmp_path: Path) -> None:

@@ -2,8 +2,8 @@
 
 An empty cell is missing. What `nan` means is decided per column (`nan_policy`). Comment lines
 before the header, a header repeated where a run was resumed, and decimal commas with `;` are
-handled, and rows with one cell more than the header (`_Surplus`). Of rows with fewer cells than the
-header has names, nobody can say which names are missing: a person has to. Rows of a
+handled, and rows with one cell more than the header (`_Surplus`). Of rows with fewer
+cells than the header has names nobody can say which names are missing: a person has to. Rows of a
 run that was appended with other columns are read where it wrote its own header, and counted in a
 note where it did not.
 """
@@ -264,6 +264,8 @@ class _Parse:
         self.is_even = self._can_be_even()
         """Whether blocks can be read as columns."""
         self.ragged: list[tuple[int, str]] = []
+        self.other_headers: list[int] = []
+        """Lines of headers with other names, of runs that were appended."""
         self.last = 0
 
     def _can_be_even(self) -> bool:
@@ -311,12 +313,15 @@ class _Parse:
         self.surplus = _EVEN
         self._order(self.raw_header)
         self.is_even = self._can_be_even()
-        self.table.notes.append(
-            f"another header on line {number}: {len(cells)} names hold for the rows below it"
-        )
+        self.other_headers.append(number)
 
     def settle_layouts(self) -> None:
-        """Take rows that wait in stretches of another width for a run without a header: a note."""
+        """Say what rows have other columns, and leave those without a header of their own out."""
+        if self.other_headers:
+            self.table.notes.append(
+                f"{counted(len(self.other_headers), 'other header')}, the first on line"
+                f" {self.other_headers[0]}: each holds for the rows below it"
+            )
         kept: list[tuple[int, str]] = []
         for what, group in groupby(self.ragged, key=lambda row: row[1]):
             rows = list(group)

@@ -320,7 +320,7 @@ def _fill_columns(table: LogTable, part: dict[str, list[object]]) -> None:
     lists = {k: v for k, v in part.items() if _is_column(v)}
     columns = {k: v for k, v in lists.items() if table.role(k) != "nothing"}
     found = placed(lists, main_series(columns))
-    for key in lists.keys() - columns.keys():
+    for key in (k for k in lists if k not in columns):
         for value in lists[key] if found is None or key in found.series else ():
             table.put(key, value, 1)  # counted, as of a key that nobody knows
     if found is not None:
