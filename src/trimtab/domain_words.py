@@ -91,10 +91,11 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
             "map50_95|map_50_95|map@50:95|map_0.5:0.95|map@0.5:0.95|metrics/map_0.5:0.95|bbox_map|"
             "coco/bbox_map|segm_map|coco/segm_map|map50|map_50|map@50|map@0.5|map_0.5|"
             "metrics/map_0.5|bbox_map_50|mean_average_precision|miou|mean_iou|iou|dice|dice_score|"
-            "mean_dice|f1|f1_score|f1score|macro_f1|f1_macro|micro_f1|f1_micro|weighted_f1|"
+            "mean_dice|dice_coefficient|dice_coef|jaccard|jaccard_coefficient|"
+            "jaccard_index|f1|f1_score|f1score|macro_f1|f1_macro|micro_f1|f1_micro|weighted_f1|"
             "f1_weighted|exact_match|bleu|sacrebleu|bleu4|bleu_4|rouge_l|rougel|rouge/l|rouge_lsum|"
             "rougelsum|rouge_1|rouge1|rouge_2|rouge2|meteor|chrf|cider|psnr|ssim|ms_ssim|auc|auroc|"
-            "roc_auc|auc_roc|roc_auc_score|auprc|pr_auc|average_precision|ndcg|ndcg@5|ndcg@10|"
+            "roc_auc|auc_roc|roc_auc_score|auprc|aupr|pr_auc|average_precision|ndcg|ndcg@5|ndcg@10|"
             "ndcg@20|ndcg@100|mrr|mrr@10|hit_rate|hit@10|hr@10|recall@10|recall@20|recall@1|"
             "recall@5|r@1|success_rate|win_rate|pass@1|mcc|matthews_correlation|kappa|"
             "cohen_kappa|balanced_accuracy|macc|aacc",

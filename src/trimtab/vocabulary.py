@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from trimtab.domain_words import DOMAIN_WORDS
+from trimtab.said_by_words import said_by_words
 
 __all__ = [
     "SIGNALS",
@@ -144,7 +145,7 @@ SIGNALS: tuple[Signal, ...] = (
             "learning rate|learning_rate|learning-rate|train/learning_rate|lr|train/lr|"
             "optim/learning_rate_group0|lr-adam|lr-adamw|lr-adamw/pg1|optim/lr|lrate|learn rate|"
             "train lr|actor_lr|cur lr|current learning rate|current lr|l.r.|l.r|x/lr0|"
-            "\u5b66\u4e60\u7387"
+            "\u5b66\u4e60\u7387|lr_g|g_lr|lr_gen|lr_generator|generator_lr"
         ),
     ),
     Signal(
@@ -751,7 +752,8 @@ def canonical(key: str) -> str | None:
     """Return the canonical name of a logged key, or None for a key that no alias knows.
 
     Matching is exact after `normalise`; a time key may carry its unit
-    (`elapsed time per iteration (ms)`), which `unit_scale` turns into a factor.
+    (`elapsed time per iteration (ms)`), which `unit_scale` turns into a factor. What no list has
+    may be known by its words (`said_by_words`).
 
     Example:
         >>> canonical("lm loss"), canonical("elapsed time per iteration (ms)"), canonical("foo")
@@ -770,7 +772,7 @@ def canonical(key: str) -> str | None:
         # `step/s` is how many of them there are in a second, and no time.
         if stem != text and stem in _TIME_KEYS and not (stem == "step" and text[4:5] == "/"):
             return "step_time_s"
-    return _of_one_part(text)
+    return _of_one_part(text) or said_by_words(text)
 
 
 def _of_one_part(text: str) -> str | None:

@@ -121,3 +121,20 @@ def test_two_columns_that_count_nothing_are_not_named_by_the_file(tmp_path: Path
     rows = "".join(f"{x} {x + 1}\n" for x in LOSS)
     with pytest.raises(ReadError, match="2 columns of numbers without names"):
         read_run(write(tmp_path, rows, "loss.txt"))
+
+
+@pytest.mark.parametrize(("form", "count", "value"), [("{c},{r}", 1, 2), ("{r},{c}", 2, 1)])
+def test_the_hint_offers_a_loss_and_a_reward(
+    tmp_path: Path, form: str, count: int, value: int
+) -> None:
+    rewards = [float(3 * i - 50) for i in range(40)]
+    rows = (form.format(c=50 * i, r=r) for i, r in enumerate(rewards))
+    path = write(tmp_path, "".join(f"{row}\n" for row in rows))
+    said = rf"--columns loss={value},step={count} where .* reward={value},step={count} where"
+    with pytest.raises(ReadError, match=said) as refused:
+        read_run(path)
+    assert f"{value}: -50.0 to 67.0" in str(refused.value)
+    with columns_given({"reward": str(value), "step": str(count)}):
+        record = read_run(path)
+    assert record.columns["reward"].logged().tolist() == rewards
+    assert record.step[-1] == 50 * 39

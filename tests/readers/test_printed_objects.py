@@ -104,3 +104,27 @@ def test_a_name_with_its_value_heads_no_table(tmp_path: Path) -> None:
     path = tmp_path / "run.log"
     path.write_text("\n".join(lines) + "\n")
     assert not any("2.095" in key for key in read_run(path).unread)
+
+
+@pytest.mark.parametrize("mark", ["'", '"'])
+@pytest.mark.parametrize("first_nan", [0, 20])
+def test_dicts_that_python_prints_over_several_lines(
+    tmp_path: Path, mark: str, first_nan: int
+) -> None:
+    losses = [float("nan") if i == first_nan else 3.0 - i / 20 for i in range(N)]
+    blocks = [
+        f"{{\n    {mark}loss{mark}: {x},\n    {mark}skipped{mark}: None,\n"
+        f"    {mark}learning_rate{mark}: {mark}1.0e-04{mark},\n    {mark}step{mark}: {10 * i},\n}}\n"
+        for i, x in enumerate(losses)
+    ]
+    path = tmp_path / "run.log"
+    path.write_text("".join(blocks))
+    record = read_run(path)
+    np.testing.assert_array_equal(record.columns["loss"].logged(), losses)
+    assert (record.axis, record.step[-1], record.columns["lr"].values[0]) == ("step", 290, 1e-4)
+
+
+def test_a_history_that_python_prints(tmp_path: Path) -> None:
+    path = tmp_path / "history.txt"
+    path.write_text(str({"loss": LOSS, "val_loss": LOSS}))
+    np.testing.assert_array_equal(read_run(path).columns["val_loss"].logged(), LOSS)

@@ -487,3 +487,12 @@ def test_throughput_under_many_names(tmp_path: Path, key: str) -> None:
     path.write_text(f"step,loss,Tempo\n{rows}")
     with columns_given(parse_columns(f"{key.rpartition('/')[2] if 'perf' in key else key}=Tempo")):
         assert read_run(path).columns["throughput"].logged()[0] == 900
+
+
+@pytest.mark.parametrize("names", ["step_start,step_end", "start_step,end_step"])
+def test_rows_of_stretches_are_counted_by_their_last_step(tmp_path: Path, names: str) -> None:
+    lines = [f"1,{100 * i + 1},{100 * i + 100},{3 - i / 20}" for i in range(40)]
+    path = tmp_path / "loss.csv"
+    path.write_text("\n".join([f"epoch,{names},avg_loss", *lines]) + "\n")
+    record = read_run(path)
+    assert (record.axis, record.step[0], record.step[-1]) == ("step", 100, 4000)

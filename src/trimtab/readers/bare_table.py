@@ -1,9 +1,9 @@
 """Tables of numbers whose columns have no names, and tables of one column under its name.
 
 What a column is cannot be read off its numbers: 0.9 that rises may be an accuracy. A person says
-it, by the place of the column: `--columns loss=2,step=1`, counted from 1. A comment above that
-names every column (as `numpy.savetxt` writes it) does as well, and so does the name of a file that
-holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`.
+it, by the place of the column: `--columns loss=2,step=1`, or `reward=2`, counted from 1. A comment
+above that names every column (as `numpy.savetxt` writes it) does as well, and so does the name of a
+file that holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`.
 """
 
 import re
@@ -26,6 +26,7 @@ _MAX_ROWS = 50
 _MAX_CELLS = 512
 _MAX_CELL_CHARS = 40
 _MAX_NAME_CHARS = 40
+_MOST_SHOWN = 6
 _LOSS_WORDS = frozenset({"loss", "losses"})
 _HELD_OUT_WORDS = frozenset({"val", "valid", "validation", "eval", "dev", "test"})
 _DELIMITERS = (",", "\t", ";", "|", None)
@@ -40,6 +41,8 @@ class BareTable:
     num_columns: int
     names: tuple[str, ...] = ()
     """Names of the columns, where a line above the numbers gives all of them."""
+    rows: tuple[tuple[str, ...], ...] = ()
+    """Cells of the first rows."""
 
     def cells(self, line: str) -> list[str]:
         """Return the cells of a line."""
@@ -56,12 +59,29 @@ class BareTable:
         if self.num_columns == 1:
             return (
                 "one number a line, without a name; where it is the loss, say so:"
-                " --columns loss=1 (columns are counted from 1)"
+                " --columns loss=1 (columns are counted from 1), or reward=1 of an agent"
             )
+        count = next((i for i in range(self.num_columns) if self._counts(i)), None)
+        value = 1 if count != 1 else 0
+        step = "" if count is None else f",step={count + 1}"
+        ends = [
+            f"{i + 1}: {self.rows[0][i]} to {self.rows[-1][i]}"
+            for i in range(min(self.num_columns, _MOST_SHOWN))
+        ]
         return (
             f"{self.num_columns} columns of numbers without names; say which is what, counted from"
-            " 1: --columns loss=2,step=1"
+            f" 1: --columns loss={value + 1}{step} where {value + 1} is a loss, which falls as the"
+            f" run learns, --columns reward={value + 1}{step} where it is a reward or a score,"
+            f" which rises (in the first {len(self.rows)} rows {', '.join(ends)})"
         )
+
+    def _counts(self, index: int) -> bool:
+        """Whether a column may count the rows: whole numbers that rise, but for a restart."""
+        cells = [row[index] for row in self.rows]
+        if not all(map(str.isdecimal, cells)):
+            return False
+        moves = [int(b) - int(a) for a, b in pairwise(cells)]
+        return sum(move <= 0 for move in moves) <= 1 + len(moves) // 20
 
 
 def bare_table(lines: Sequence[str]) -> BareTable | None:
@@ -105,7 +125,8 @@ def _form(above: Sequence[str], rows: Sequence[str]) -> BareTable | None:
         if (width == 1) != (delimiter is None and len(rows[0].split()) == 1):
             continue
         if all(_is_number(cell) for row in rows for cell in row.split(delimiter)):
-            return BareTable(delimiter, width, _names(above, delimiter, width))
+            cells = tuple(tuple(c.strip() for c in row.split(delimiter)) for row in rows)
+            return BareTable(delimiter, width, _names(above, delimiter, width), cells)
     return None
 
 
@@ -134,7 +155,7 @@ class BareTableReader:
     """Reads tables of numbers whose columns a person has named."""
 
     name = "numbers"
-    looks_for = "numbers alone, with --columns loss=2,step=1 (columns are counted from 1)"
+    looks_for = "numbers alone, with --columns loss=2,step=1 (or reward=2; counted from 1)"
 
     def sniff(self, sample: Sample) -> float:
         """Return 0.97 for a table of numbers whose columns were said; 0.8 where a line names them.

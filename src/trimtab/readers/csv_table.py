@@ -2,23 +2,29 @@
 
 An empty cell is missing. What `nan` means is decided per column (`nan_policy`). Comment lines
 before the header, a header repeated where a run was resumed, and decimal commas with `;` are
-handled, and rows with one cell more than the header (`_Surplus`).
+handled, and rows with one cell more than the header (`_Surplus`). Of rows with fewer
+cells than the header has names nobody can say which names are missing: a person has to. Rows of a
+run that was appended with other columns are read where it wrote its own header, and counted in a
+note where it did not.
 """
 
 import csv
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.csv_block import byte_blocks, even_block
+from trimtab.readers.given_columns import all_given
 from trimtab.readers.long_form import LongForm, fill_series
+from trimtab.readers.numbers import counted
 from trimtab.readers.table import LogTable, is_known_key, is_step_key
-from trimtab.readers.tags import signal_of_tag, tag_of_file
+from trimtab.readers.table_axis import names_epoch
+from trimtab.readers.tags import might_be_loss, signal_of_tag, tag_of_file
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
 
@@ -51,6 +57,76 @@ class _Surplus:
 
 
 _EVEN = _Surplus()
+
+
+def _short(header: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
+    """Return how many cells each row has where that is fewer than the header has names; else 0."""
+    rows = rows[:-1] if len(rows) > 1 and len(rows[-1]) < len(rows[0]) else rows  # torn
+    widths = {len(row) for row in rows}
+    if len(rows) < _FEWEST_SURPLUS or len(widths) != 1 or not header[-1].strip():
+        return 0
+    (width,) = widths
+    numbers = all(not cell.strip() or _is_number(cell) for row in rows for cell in row)
+    return width if len(header) / 2 <= width < len(header) and width > 1 and numbers else 0
+
+
+def _by_a_person(header: list[str], width: int, source: str) -> tuple[list[str], str]:
+    """Return names of short rows by what a person said of them, and a note.
+
+    By place they are `1`, `2` ...; by names of the header these hold from the front.
+
+    Raises:
+        ReadError: Nobody said which column is what.
+    """
+    told = all_given()
+    if told and all(map(str.isdecimal, told)):
+        return [str(i + 1) for i in range(width)], ""
+    what = f"the header has {len(header)} names and its rows {width} cells"
+    if told:
+        return header[:width], f"{what}: the names hold from the front, as --columns takes them"
+    # The places that would be right if the last names were the surplus ones.
+    loss = next((i for i, k in enumerate(header) if signal_of_tag(k) == "loss"), None)
+    if loss is None:
+        loss = next((i for i, k in enumerate(header) if might_be_loss(k)), 1)
+    count = next((i for i, k in enumerate(header) if is_step_key(k)), None)
+    axis = "" if count is None else f",{'epoch' if names_epoch(header[count]) else 'step'}"
+    said = f"--columns loss={loss + 1}" + (f"{axis}={count + 1}" if count is not None else "")
+    raise ReadError(
+        f"{source}: {what}, so that it is not sure which number is what; mend the header, or say"
+        f" it by place, counted from 1: {said} if its last names are the surplus ones"
+    )
+
+
+def _stretches(rows: Sequence[Sequence[str]]) -> list[list[Sequence[str]]]:
+    """Return rows in stretches of one width each."""
+    return [list(group) for _, group in groupby(rows, key=len)]
+
+
+def _is_of_runs(header: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Whether rows of the header's width come first, then those of a run with other columns.
+
+    Commas make cells of any text: most must be numbers, under names that are known.
+    """
+    first, *others = _stretches(rows) or [[]]
+    cells = [cell for row in rows for cell in row]
+    return (
+        len(first) >= _FEWEST_SURPLUS
+        and len(first[0]) == len(header)
+        and _is_header_like(header)
+        and sum(map(_is_number, cells)) > len(cells) / 2
+        and all(
+            len(part) >= _FEWEST_SURPLUS or all(map(_is_header_like, part))
+            for part in others[:-1]  # the last may be torn
+        )
+    )
+
+
+def _is_header_like(cells: Sequence[str]) -> bool:
+    """Whether cells are names of columns, of which two are known."""
+    names = [cell.strip() for cell in cells]
+    if not all(names) or any(map(_is_number, names)):
+        return False
+    return sum(map(is_known_key, names)) > 1
 
 
 def _surplus(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Surplus:
@@ -121,7 +197,8 @@ class CsvReader:
             return 0.0
         # The last row of a sample may be cut off, hence one less and nine in ten.
         even = sum(len(row) == len(header) for row in rows)
-        if even < 0.9 * (len(rows) - 1):
+        fits = even >= 0.9 * (len(rows) - 1)
+        if not fits and not (_short(header, rows) or _is_of_runs(header, rows)):
             return 0.0
         numbers = any(_is_number(cell) for row in rows for cell in row)
         if rows and not numbers:
@@ -146,10 +223,10 @@ class CsvReader:
             except ValueError:  # lines of any length: one by one
                 parse = None
         if parse is None:
-            header, delimiter, surplus, rows = _open_table(lines, str(path))
-            parse = _Parse(path, self.name, header, delimiter, surplus)
+            parse, rows = _open_table(lines, path, self.name)
             for number, cells in rows:
                 parse.take(number, cells)
+        parse.settle_layouts()
         table, ragged, last, long_form = parse.table, parse.ragged, parse.last, parse.long_form
         header = parse.header
         # Only the very last row can be torn; a short one elsewhere is damage.
@@ -184,16 +261,20 @@ class _Parse:
             self.table.notes.append(surplus.note)
         self._order(_named_by_file(surplus.names(header), path))
         self.long_form = LongForm.told_by(self.header)
-        roles = [self.table.role(key) for key in self.keys]
-        self.is_even = (
-            self.long_form is None
-            and "split" not in roles
-            and len(set(self.keys)) == len(self.keys)
-            and delimiter != ";"
-        )
+        self.is_even = self._can_be_even()
         """Whether blocks can be read as columns."""
         self.ragged: list[tuple[int, str]] = []
+        self.other_headers: list[int] = []
+        """Lines of headers with other names, of runs that were appended."""
         self.last = 0
+
+    def _can_be_even(self) -> bool:
+        return (
+            self.long_form is None
+            and "split" not in map(self.table.role, self.keys)
+            and len(set(self.keys)) == len(self.keys)
+            and self.delimiter != ";"
+        )
 
     def _order(self, header: list[str]) -> None:
         self.header, self.keys = header, tuple(header)
@@ -211,13 +292,47 @@ class _Parse:
             return
         if self.delimiter == "|" and all(map(_RULE.fullmatch, cells)):
             return  # the line of dashes below the header of a Markdown table
-        if len(cells) != len(self.header):
+        if self.long_form is None and self._begins_anew(cells):
+            self._take_header(cells, number)
+        elif len(cells) != len(self.header):
             what = f"{len(cells)} cells, expected {len(self.header)} as in the header"
             self.ragged.append((number, what))
         elif self.long_form is not None:
             self.long_form.add(dict(zip(self.header, cells, strict=True)))
         else:
             self.table.add(self.keys, cells, number)
+
+    def _begins_anew(self, cells: list[str]) -> bool:
+        """Whether cells are the header of a run that was appended with other columns."""
+        may_be = len(cells) != len(self.header) or cells[0].strip() in self.raw_header
+        shared = {cell.strip() for cell in cells} & set(self.raw_header) if may_be else set()
+        return bool(shared) and _is_header_like(cells)
+
+    def _take_header(self, cells: list[str], number: int) -> None:
+        self.raw_header = [cell.strip() for cell in cells]
+        self.surplus = _EVEN
+        self._order(self.raw_header)
+        self.is_even = self._can_be_even()
+        self.other_headers.append(number)
+
+    def settle_layouts(self) -> None:
+        """Say what rows have other columns, and leave those without a header of their own out."""
+        if self.other_headers:
+            self.table.notes.append(
+                f"{counted(len(self.other_headers), 'other header')}, the first on line"
+                f" {self.other_headers[0]}: each holds for the rows below it"
+            )
+        kept: list[tuple[int, str]] = []
+        for what, group in groupby(self.ragged, key=lambda row: row[1]):
+            rows = list(group)
+            if len(rows) < _FEWEST_SURPLUS or rows[-1][0] - rows[0][0] > 2 * len(rows):
+                kept.extend(rows)
+                continue
+            self.table.notes.append(
+                f"{counted(len(rows), 'row')} from line {rows[0][0]} on left out: {what}; a run that"
+                " was appended with other columns needs a file and a header of its own"
+            )
+        self.ragged = kept
 
     def take_block(self, block: bytes, number: int) -> int:
         """Take whole lines; return how many there are."""
@@ -249,8 +364,7 @@ def _in_blocks(path: Path, blocks: Iterator[bytes], format_name: str) -> _Parse 
     if first.count(b"\r") != first.count(b"\r\n"):
         return None
     text = first.decode("utf-8-sig", errors="replace").replace("\r\n", "\n").lstrip("\0")
-    header, delimiter, surplus, rows = _open_table(text.removesuffix("\n").split("\n"), str(path))
-    parse = _Parse(path, format_name, header, delimiter, surplus)
+    parse, rows = _open_table(text.removesuffix("\n").split("\n"), path, format_name)
     for at, cells in rows:
         parse.take(at, cells)
     number = first.count(b"\n")
@@ -260,9 +374,13 @@ def _in_blocks(path: Path, blocks: Iterator[bytes], format_name: str) -> _Parse 
 
 
 def _open_table(
-    lines: Iterable[str], source: str
-) -> tuple[list[str], str, _Surplus, Iterator[tuple[int, list[str]]]]:
-    """Return header, delimiter, what rows have beside it, and (line number, cells) of each."""
+    lines: Iterable[str], path: Path, format_name: str
+) -> tuple[_Parse, Iterator[tuple[int, list[str]]]]:
+    """Return what takes the rows of a table, and (line number, cells) of each.
+
+    Raises:
+        ReadError: It is no table, or nobody can say which number is what.
+    """
     numbered = ((n, line) for n, line in enumerate(lines, 1) if line.strip())
     head: list[tuple[int, str]] = []
     for n, line in numbered:
@@ -272,16 +390,20 @@ def _open_table(
             break
     delimiter = _delimiter([line for _, line in head])
     if delimiter is None:
-        raise ReadError(f"{source}: no table; looked for {CsvReader.looks_for}")
+        raise ReadError(f"{path}: no table; looked for {CsvReader.looks_for}")
     header = [name.strip() for name in _cells(head[0][1], delimiter)]
-    surplus = _surplus(header, [_cells(line, delimiter) for _, line in head[1:]])
+    first = [_cells(line, delimiter) for _, line in head[1:]]
+    surplus = _surplus(header, first)
+    if width := _short(header, first):
+        header, note = _by_a_person(header, width, str(path))
+        surplus = _Surplus(note=note)
 
     def rows() -> Iterator[tuple[int, list[str]]]:
         for source_of_lines in (iter(head[1:]), numbered):
             for n, line in source_of_lines:
                 yield n, _cells(line, delimiter)
 
-    return header, delimiter, surplus, rows()
+    return _Parse(path, format_name, header, delimiter, surplus), rows()
 
 
 def _named_by_file(header: list[str], path: Path) -> list[str]:
@@ -325,7 +447,13 @@ def _delimiter(lines: Sequence[str]) -> str | None:
         if not counts or counts[0] < 2:
             continue
         fitting = sum(c == counts[0] for c in counts)
-        if fitting < 0.8 * len(counts) - 1 and _surplus(cells[0], cells[1:]) is _EVEN:
+        header, rows = cells[0], cells[1:]
+        if (
+            fitting < 0.8 * len(counts) - 1
+            and _surplus(header, rows) is _EVEN
+            and not _short(header, rows)
+            and not _is_of_runs(header, rows)
+        ):
             continue
         if best is None or counts[0] > best[0]:
             best = counts[0], delimiter

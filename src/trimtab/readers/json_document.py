@@ -3,13 +3,14 @@
     {"log_history": [{"step": 1, "loss": 2.0}, ...], ...}               rows (HF's trainer_state)
     [{"step": 1, "loss": 2.0}, ...]                                     rows
     {"loss": [2.0, 1.9, ...], "val_loss": [...]}                        columns (Keras history)
+    {"steps": [...], "loss": [...], "val_steps": [...], "val_loss": [...]}    columns (`own_steps`)
     {"lm loss": {"start_step": 1, "step_interval": 5, "values": {"1": 2.0, ...}}, ...}
     {"lm loss": {"1": 2.0, "5": 1.9, ...}}                              values by step (Megatron)
     {"loss": [[1, 2.0], ...]}, {"loss": {"steps": [...], "values": [...]}}    series (Sacred, ...)
 
-The largest such part with a known name is the run. In values by step, the string "nan" means that
-nothing was recorded: those files are filled up to a fixed length. A list of rows that was cut off
-while it was written is read up to there.
+Python's own print of one (`{'loss': nan, ...}`) is read, too. The largest such part with a known
+name is the run. In values by step, the string "nan" means that nothing was recorded: those files are
+filled up to a fixed length. A list of rows that was cut off while it was written is read up to there.
 """
 
 import json
@@ -23,9 +24,10 @@ import orjson
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
-from trimtab.readers.jsonl import flatten
-from trimtab.readers.long_form import LongForm, StepValues, fill_series, series_of
+from trimtab.readers.jsonl import as_json, flatten
+from trimtab.readers.long_form import LongForm, StepValues, fill_series, main_series, series_of
 from trimtab.readers.numbers import counted
+from trimtab.readers.own_steps import placed
 from trimtab.readers.table import LogTable, is_known_key, is_step_key
 from trimtab.readers.tags import tag_of_file
 from trimtab.readers.whole import read_whole
@@ -38,10 +40,12 @@ _MAX_DIGITS = 15
 _MAX_RUNS = 8
 """How many objects of a list are looked into for lists of their own."""
 _ROWS, _COLUMNS, _BY_STEP, _SERIES = "rows", "columns", "by step", "series"
-_OPENING = re.compile(r"\s*(?:\{\s*\"|\[\s*[\[{])")
+_OPENING = re.compile(r"\s*(?:\{\s*[\"']|\[\s*[\[{])")
 """An object's first key, or a list's first row; not a time stamp in brackets."""
 _SIGNS = re.compile(r'"log_history"\s*:\s*\[|"(?:start_step|step_interval)"\s*:')
-_LOSS_KEY = re.compile(r'"[^"]{0,40}loss[^"]{0,20}"\s*:\s*[\[{\d]', re.IGNORECASE)
+_LOSS_KEY = re.compile(
+    r"([\"'])[^\"']{0,40}loss[^\"']{0,20}\1\s*:\s*(?:[\[{\d]|nan|inf)", re.IGNORECASE
+)
 _FORMATS = {"log_history": "hf-trainer-state", "values": "golden-values"}
 
 
@@ -114,6 +118,10 @@ def _parse(data: bytes) -> object:
     try:
         return json.loads(text)  # NaN and Infinity, which the standard forbids
     except (ValueError, RecursionError):
+        pass
+    try:
+        return json.loads(as_json(text.decode("utf-8")))  # what Python prints
+    except (ValueError, RecursionError):
         return None
 
 
@@ -128,6 +136,19 @@ def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
         ReadError: There is no list with whole rows.
     """
     text = data.decode("utf-8", errors="replace")
+    rows, is_torn = _rows_in(text)
+    if is_torn or not rows:
+        # What Python prints may break off, too, and have its first NaN behind whole rows.
+        printed = _rows_in(as_json(text))
+        rows, is_torn = max((rows, is_torn), printed, key=lambda found: len(found[0]))
+    if rows:
+        return rows, is_torn
+    line, what = _first_fault(text)
+    raise ReadError(f"{path}:{line}: no whole JSON document ({what}); it may have been cut off")
+
+
+def _rows_in(text: str) -> tuple[list[object], bool]:
+    """Return the whole rows of a list, or objects in a row, and whether it breaks off."""
     # trainer_state.json has settings in front of its list, and the list may lie megabytes deep.
     start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*(?:\[|(?=\{))", text)
     # rows of a list, or objects one after another
@@ -142,10 +163,7 @@ def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
             rows.append(row)
     except (ValueError, RecursionError):
         pass
-    if rows:
-        return rows, at < len(text.rstrip())
-    line, what = _first_fault(text)
-    raise ReadError(f"{path}:{line}: no whole JSON document ({what}); it may have been cut off")
+    return rows, at < len(text.rstrip())
 
 
 def _first_fault(text: str) -> tuple[int, str]:
@@ -299,7 +317,16 @@ def _fill_rows(table: LogTable, rows: list[dict[str, object]]) -> None:
 
 
 def _fill_columns(table: LogTable, part: dict[str, list[object]]) -> None:
-    columns = {k: v for k, v in part.items() if _is_column(v) and table.role(k) != "nothing"}
+    lists = {k: v for k, v in part.items() if _is_column(v)}
+    columns = {k: v for k, v in lists.items() if table.role(k) != "nothing"}
+    found = placed(lists, main_series(columns))
+    for key in (k for k in lists if k not in columns):
+        for value in lists[key] if found is None or key in found.series else ():
+            table.put(key, value, 1)  # counted, as of a key that nobody knows
+    if found is not None:
+        table.notes.extend(found.notes)
+        fill_series(table, found.series, counted_by=found.axis)
+        return
     for row in range(max(map(len, columns.values()))):
         for key, values in columns.items():
             if row < len(values):

@@ -19,7 +19,7 @@ from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
 from trimtab.vocabulary import canonical
 
-__all__ = ["JsonlReader", "flatten", "parse_object"]
+__all__ = ["JsonlReader", "as_json", "flatten", "parse_object"]
 
 _COMPOSITE_STEPS = frozenset({"step", "global_step", "iteration"})
 _WIDTHS = frozenset({"std", "num", "count", "var"})
@@ -30,6 +30,10 @@ _MANY_ROWS = 20
 _FEW_TEXTS = 0.01
 """Share of lines without a brace below which they are damage, not what others printed."""
 _BARE = re.compile(r"(?<=[:,\[\s])([-+]?)(nan|inf(?:inity)?)(?=\s*[,}\]])", re.IGNORECASE)
+_QUOTED = re.compile(r"'([^'\"\\\n]*)'")
+_OF_WORD = {"None": "null", "True": "true", "False": "false"}
+_WORD = re.compile(r"(?<=[:,\[\s])(?:None|True|False)(?=\s*[,}\]])")
+_LAST_COMMA = re.compile(r",(?=\s*[}\]])")
 
 
 def parse_object(line: str) -> dict[str, object] | None:
@@ -49,6 +53,18 @@ def _parse_behind_prefix(line: str) -> dict[str, object] | None:
         start = line.find('{"', 0, _MAX_PREFIX_LENGTH)
         return parse_object(line[start:]) if start > 0 else None
     return parse_object(line)
+
+
+def as_json(text: str) -> str:
+    """Return what Python prints of dicts and lists as JSON, as far as its marks tell.
+
+    Example:
+        >>> as_json("{'loss': nan, 'skipped': None,}")
+        '{"loss": NaN, "skipped": null}'
+    """
+    text = _QUOTED.sub(r'"\1"', text)
+    text = _BARE.sub(_spell, _WORD.sub(lambda m: _OF_WORD[m[0]], text))
+    return _LAST_COMMA.sub("", text)
 
 
 def _parse_loosely(line: str) -> object:

@@ -16,7 +16,7 @@ from trimtab.readers.table import LogTable
 from trimtab.readers.tags import might_be_loss, signal_of_tag
 from trimtab.vocabulary import normalise
 
-__all__ = ["LongForm", "fill_series", "series_of"]
+__all__ = ["LongForm", "fill_series", "main_series", "series_of"]
 
 StepValues = Sequence[tuple[float, object]]
 """(step, value) in the order of the file."""
@@ -101,12 +101,19 @@ def series_of(part: object) -> StepValues | None:
     return result
 
 
-def fill_series(table: LogTable, series: Mapping[str, StepValues]) -> None:
-    """Put series into a table, row by row."""
+def main_series(series: Mapping[str, Sequence[object]]) -> str:
+    """Return the key of the series that gives the rows: the loss, else the longest."""
+    return max(series, key=lambda k: (signal_of_tag(k) == "loss", might_be_loss(k), len(series[k])))
+
+
+def fill_series(
+    table: LogTable, series: Mapping[str, StepValues], *, counted_by: str = "step"
+) -> None:
+    """Put series into a table, row by row, with their steps under a key; empty: without."""
     wanted = {k: v for k, v in series.items() if len(v) and table.role(k) != "nothing"}
     if not wanted:
         return
-    main = max(wanted, key=lambda k: (signal_of_tag(k) == "loss", might_be_loss(k), len(wanted[k])))
+    main = main_series(wanted)
     rows: list[tuple[float, dict[str, object]]] = [(s, {main: v}) for s, v in wanted.pop(main)]
     # The highest step so far: steps fall at a restart, and a search by halves needs them in order.
     reached = list(accumulate((step for step, _ in rows), max))
@@ -128,7 +135,8 @@ def fill_series(table: LogTable, series: Mapping[str, StepValues]) -> None:
     for at in range(len(rows) + 1):
         for step, row in (*between.get(at, ()), *rows[at : at + 1]):
             line += 1
-            table.put("step", step, line)
+            if counted_by:
+                table.put(counted_by, step, line)
             for name, value in row.items():
                 table.put(name, value, line)
             table.end_row()

@@ -36,6 +36,7 @@ BROKEN_PARTS = "nonfinite"
 """The signal that counts parts with NaN or Inf."""
 GAN_PAIR = frozenset({"g", "d"})
 """Names of the losses of a generator and its discriminator, which mean so only side by side."""
+_OF_A_POLICY = frozenset({"policy_loss", "update_kl", "policy_entropy"})
 _MAX_TOLD = 6
 _NETS = (
     {
@@ -168,12 +169,18 @@ def name_entropy(
 def named_by_others(record: RunRecord) -> RunRecord:
     """Return the record with signals called by what is logged beside them, whoever read it.
 
-    A divergence beside a reconstruction is that of a code. An entropy that is a term of the loss and
+    A divergence beside a reconstruction is that of a code, and a share that is clipped beside the
+    signals of a policy that of its ratios. An entropy that is a term of the loss and
     never above 0 is minus the entropy; one that crosses 0 is that of continuous actions, of which no
     share means anything: it is not judged.
     """
     signals, keys = dict(record.columns), dict(record.keys)
     name_latent(signals, keys)
+    if "fraction" in keys.get("clipped", "") and not _OF_A_POLICY.isdisjoint(signals):
+        # PPO's share of clipped ratios, beside its other signals.
+        column, key = signals.pop("clipped"), keys.pop("clipped")
+        signals.setdefault("policy_clip_share", column)
+        keys.setdefault("policy_clip_share", key)
     notes = record.notes
     entropy, key = signals.get("policy_entropy"), keys.get("policy_entropy", "")
     if entropy is not None and _is_minus_entropy(key, entropy):

@@ -19,12 +19,12 @@ from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import (
     MEAN_NOTE,
-    SCORE_KEYS,
     counts_episodes,
     is_held_out,
     is_of_critic,
     meaning,
     names_mean,
+    score_place,
 )
 from trimtab.readers.given_columns import given_meaning
 from trimtab.readers.loss_scaling import scale_slope
@@ -51,6 +51,7 @@ from trimtab.readers.table_axis import (
     oldest_first,
 )
 from trimtab.readers.tags import (
+    held_out_merit,
     parts_of,
     set_of_tag,
     sets_of,
@@ -59,8 +60,13 @@ from trimtab.readers.tags import (
     trained_beside,
     validation_beside,
 )
-from trimtab.readers.writers import WRITERS_NOTE, beside_main, other_writers
-from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.readers.writers import (
+    WRITERS_NOTE,
+    beside_main,
+    other_writers,
+    other_writers_of_epochs,
+)
+from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import (
     SIGNAL_BY_NAME,
     alias_place,
@@ -227,7 +233,7 @@ def _role(key: str) -> str:
         return "data-set"
     if may_count(key):
         return "count"
-    if name in SCORE_KEYS:
+    if score_place(key) is not None:
         return "maybe-score"
     if name in GAN_PAIR:
         return "maybe-gan"
@@ -468,6 +474,7 @@ class LogTable:
             keep &= ~placeholder_rows(left, counts[0].values, self.notes)
         if "loss" in keys and names_mean(keys["loss"]):
             self.notes.append(MEAN_NOTE.format(key=keys["loss"]))
+        keep &= ~self._of_another_writer(columns, keep)
         axis, step, counted_by = find_table_axis(columns, signals, keep, self.notes)
         # a row without a place on the axis cannot be compared with any other
         rows = np.flatnonzero(keep & np.isfinite(step))
@@ -526,9 +533,11 @@ class LogTable:
         if "reward" not in found and counts_episodes(columns, has_loss="loss" in found):
             scores = sorted(
                 (k for k in columns if self._cells[k].role == "maybe-score"),
-                key=lambda k: SCORE_KEYS.index(normalise(k)),
+                key=lambda k: score_place(k) or 0,
             )
-            found |= {"reward": scores[:1]} if scores else {}
+            if scores:
+                found["reward"] = scores[:1]
+                self._note_others("reward", scores[0], scores)
         if "val_loss" not in found and "loss" in found:
             free = (k for k in columns if signal_of_tag(k) is None)
             beside = validation_beside(found["loss"][0], free)
@@ -711,6 +720,22 @@ class LogTable:
             return ordered, names
         return None
 
+    def _of_another_writer(
+        self, columns: Mapping[str, Column], keep: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Return the rows of a second process in another epoch."""
+        epoch = next((c for k, c in columns.items() if names_epoch(k)), None)
+        step = next(iter(counting(columns)), None)
+        others = np.zeros(self.num_rows, dtype=np.bool_)
+        has_runs = any(cells.role == "run" for cells in self._cells.values())
+        if epoch is None or step is None or has_runs:
+            return others
+        rows = np.flatnonzero(keep & epoch.present & step.present)
+        others[rows] = other_writers_of_epochs(epoch.values[rows], step.values[rows])
+        if others.any():
+            self.notes.append(WRITERS_NOTE.format(rows=counted(int(others.sum()), "row")))
+        return others
+
     def _ranks(
         self, columns: dict[str, Column], signals: Mapping[str, Column]
     ) -> RankColumns | None:
@@ -764,8 +789,10 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
     return [int(row) for row in rows[1:][again]]
 
 
-def _rank(key: str, name: str, column: Column) -> tuple[int, bool, bool, int]:
-    return _fullness(column), canonical(key) == name, normalise(key) == name, -alias_place(key)
+def _rank(key: str, name: str, column: Column) -> tuple[int, ...]:
+    merit = held_out_merit(key, column.logged()) if name in HELD_OUT else ()
+    exact = normalise(key) == normalise(name)
+    return (*merit, _fullness(column), canonical(key) == name, exact, -alias_place(key))
 
 
 def _fullness(column: Column) -> int:

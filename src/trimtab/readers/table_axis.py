@@ -59,6 +59,10 @@ _STEP_KEYS = (
     "total env steps",
     "environment steps",
     "frames",
+    "step end",
+    "end step",
+    "step start",
+    "start step",
 )
 """Names of the step, the best first, as `normalise` gives them; W&B's `_step` comes after all."""
 _SQUEEZED = frozenset(key.replace(" ", "") for key in _STEP_KEYS if " " in key)

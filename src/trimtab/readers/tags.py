@@ -16,10 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.given_columns import AXES, given_meaning
+from trimtab.record import HELD_OUT
 from trimtab.vocabulary import canonical, normalise
 
 __all__ = [
     "choose_tags",
+    "held_out_merit",
     "is_of_an_agent",
     "is_of_entropy",
     "is_validation_word",
@@ -475,8 +477,9 @@ def choose_tags(
     """Return canonical name -> tag for the best tag of each signal, and notes on the choice.
 
     Of several tags for one signal the one with most values is taken (NaN counts for less than any
-    number), of equals one that the vocabulary knows as a whole, then the shortest. For the
-    validation loss the name goes before the number: a mean over the set says more than its batches.
+    number), of equals one that the vocabulary knows as a whole, then the shortest. For held-out
+    signals the name goes before the number (`held_out_merit`): a mean over a validation set says
+    more than its batches.
     With no training loss by name, a tag that might be one stands in: one that says train or total
     first.
     """
@@ -498,8 +501,7 @@ def choose_tags(
         found |= {"val_loss": beside} if beside else {}
     chosen: dict[str, str] = sets_of(values)
     for name, tags in found.items():
-        trusts_name = name == "val_loss"
-        best = max(tags, key=partial(_rank_of, values, trusts_name=trusts_name))
+        best = max(tags, key=partial(_rank_of, values, name))
         chosen[name] = best
         if name == "loss":
             chosen |= parts_of(values, best)
@@ -508,13 +510,36 @@ def choose_tags(
     return chosen, notes
 
 
-def _rank_of(
-    values: Mapping[str, NDArray[np.float64]], tag: str, *, trusts_name: bool
-) -> tuple[int, ...]:
+def _rank_of(values: Mapping[str, NDArray[np.float64]], name: str, tag: str) -> tuple[int, ...]:
     # Not numbers alone: of two series with as many, the one that also logged its NaN says more.
     fullness = 2 * int(np.isfinite(values[tag]).sum()) + len(values[tag])
     known = int(canonical(tag) is not None)
-    return (known, fullness, -len(tag)) if trusts_name else (fullness, known, -len(tag))
+    if name == "val_loss":
+        return (known, *held_out_merit(tag, values[tag]), fullness, -len(tag))
+    merit = held_out_merit(tag, values[tag]) if name in HELD_OUT else ()
+    return (*merit, fullness, known, -len(tag))
+
+
+def held_out_merit(key: str, values: NDArray[np.float64]) -> tuple[bool, bool, bool]:
+    """Return a sort key for several keys of one held-out signal; the greatest is read.
+
+    One that names a set goes before one that may be of training, one that moves before a constant,
+    as a final result repeated in each row is, and validation before a test set, which is no part of
+    the training.
+
+    Args:
+        key: As logged.
+        values: float64 [n], those that are logged.
+
+    Example:
+        >>> one, two = np.array([0.5, 0.4]), np.array([0.3, 0.3])
+        >>> max(("test_loss", two), ("val_loss", one), key=lambda s: held_out_merit(*s))[0]
+        'val_loss'
+    """
+    words = _words(key)
+    sets = [w for w in words if _VALIDATION.match(w)]
+    finite = values[np.isfinite(values)]
+    return bool(sets), bool(len(finite) and np.ptp(finite) > 0), sets != [] and "test" not in sets
 
 
 def stand_in_rank(tag: str) -> tuple[bool, int, int, int]:

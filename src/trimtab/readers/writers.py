@@ -7,7 +7,7 @@ beside its trainer, adds to the rows of the first.
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PARTLY", "WRITERS_NOTE", "beside_main", "other_writers"]
+__all__ = ["PARTLY", "WRITERS_NOTE", "beside_main", "other_writers", "other_writers_of_epochs"]
 
 WRITERS_NOTE = (
     "several processes wrote into this file in turn, each with steps of its own; the first is read,"
@@ -22,6 +22,10 @@ _MIN_FALL_SHARE = 0.05
 _MIN_TURNS_SHARE = 0.1
 """How often writers take turns, as a share of the rows of the smaller one."""
 _MIN_ROWS = 8
+_MIN_TURNS_OF_EPOCH = 4
+_MAX_TURN_ROWS = 8
+"""Falls of an epoch, and rows between two of them, from and up to which two writers take turns.
+Ours."""
 
 
 def other_writers(
@@ -66,6 +70,44 @@ def other_writers(
     if smaller < _MIN_ROWS or turns < max(_MIN_FALLS, _MIN_TURNS_SHARE * smaller):
         return none
     return np.asarray(~first)
+
+
+def other_writers_of_epochs(
+    epoch: NDArray[np.float64], step: NDArray[np.float64]
+) -> NDArray[np.bool_]:
+    """Return which rows are of a second writer, by an epoch that goes back and forth.
+
+    Two processes in different epochs take turns: few rows show it, where steps that begin again in
+    each epoch rise nearly by chance. A job that crashes again and again falls back as often, but
+    begins from its start each time.
+
+    Args:
+        epoch: float64 [n_rows], in file order.
+        step: float64 [n_rows], steps or batches of the epoch.
+
+    Returns:
+        bool [n_rows]; all False where there is one writer, or a value is not finite.
+
+    Example:
+        >>> epoch = np.array([1.0, 2, 1, 2, 1, 2, 1, 2, 1, 2])
+        >>> other_writers_of_epochs(epoch, np.arange(10.0)).tolist()[:4]
+        [False, False, True, False]
+    """
+    none = np.zeros(len(epoch), dtype=np.bool_)
+    falls = np.flatnonzero(np.diff(epoch) < 0)
+    if len(falls) < _MIN_TURNS_OF_EPOCH or not np.isfinite([epoch, step]).all():
+        return none
+    place = epoch * (float(np.max(np.abs(step))) + 1.0) + step
+    # From where they take turns on: what stands before is one of them, or an earlier attempt.
+    near = np.diff(falls, prepend=falls[0] - 1) <= _MAX_TURN_ROWS
+    first = int(falls[np.flatnonzero(~near)[-1]] if not near.all() else falls[0])
+    if np.count_nonzero(falls >= first) < _MIN_TURNS_OF_EPOCH:
+        return none
+    owner = _owners(place[first:], step[first:])
+    if owner is None or owner.max() != 1:
+        return none
+    none[first:] = owner != 0
+    return none
 
 
 def _owners(step: NDArray[np.float64], loss: NDArray[np.float64]) -> NDArray[np.intp] | None:

@@ -49,8 +49,8 @@ def find_axis(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
 def _axis_of(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
     """Return the best axis of one run.
 
-    In this order: a step named on the line; one on a line in front of or behind it (records of
-    several lines); a number without a name that counts; an epoch, refined by the place inside it;
+    In this order: a step named on the line, or a number of a total that stays (`500/9000`); one on a
+    line in front of or behind it (records of several lines); a number without a name that counts; an epoch, refined by the place inside it;
     the row.
 
     Args:
@@ -74,6 +74,9 @@ def _axis_of(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
         found = _step_or_inner(field, column, epoch, rows, doubt=0)
         if found is not None:
             return found
+    found = _of_total(rows)
+    if found is not None:
+        return found
     carried = _carried(rows, others)
     if carried is not None:
         return carried
@@ -127,6 +130,18 @@ def _epoch_slash_batch(rows: TextRows) -> RowAxis | None:
         found = _step_or_inner(field, total, (owner.key, column), rows, doubt=1)
         if found is not None and found.axis == "epoch":
             return found
+    return None
+
+
+def _of_total(rows: TextRows) -> RowAxis | None:
+    """Read `5000/58874` on the line as the step where it rises and the total stays."""
+    for field, column in rows.of_kind("counter"):
+        total = rows.columns.get(("total", f"of {field.key}"))
+        if total is None or not total.present.all() or not _is_count(column, rows.num):
+            continue
+        rises = np.count_nonzero(np.diff(column.values) > 0) >= _MIN_SHARE * (rows.num - 1)
+        if rises and not _falls(column) and np.ptp(total.values) == 0:
+            return RowAxis("step", column.values, field.key, f"by numbers {field.key!r}", 2)
     return None
 
 

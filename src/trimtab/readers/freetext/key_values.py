@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.readers.freetext.keys import (
-    SCORE_KEYS,
     UNIT_FACTORS,
     Meaning,
     bare_split,
@@ -22,6 +21,7 @@ from trimtab.readers.freetext.keys import (
     is_part,
     is_whole,
     meaning,
+    score_place,
     without_trailing,
 )
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
@@ -84,6 +84,9 @@ _AT_STEP = re.compile(
     r" )?(?:step|iter|iteration|epoch|batch|update)\W{0,3}"
 )
 """`Training loss at step 100: 2.5`: the name of the value is in front of the step."""
+_AND_STEP = re.compile(r"\W{0,3}(?:and )?(?:step|iter|iteration|batch|update)\W{0,3}")
+"""`Loss at epoch 2 and iteration 100 is 2.5`: a second count behind the first."""
+_SIGNS_OF_VALUE = (":", "=", "is", "was")
 _UNIT_BEHIND = re.compile(
     r"\s*\((?:[A-Za-z%/ ]{1,12}\d?|[A-Za-z ]{1,30}\d{1,6}[A-Za-z ]{0,12}|\d?[eE][-+]?\d+)\)\Z"
 )
@@ -110,6 +113,7 @@ _AFTER = re.compile(r"\s?([A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;]|\Z)")
 _ATTACHED = re.compile(r"(epoch|ep|batch|iter|step|\u6b65)(?:e?s)?(?![\w])")
 _AFTER_STEPS = frozenset(["batches", "batch", "steps", "iters", "iterations", "updates"])
 _TRAIN_WORDS = ("train", "training")
+_OF_TRAINING = re.compile(r"\btrain(?:ing)?\b")
 _MAX_LEADS = 3
 BAR = "|bar|"
 """What the drawing of a progress bar is replaced by."""
@@ -185,6 +189,9 @@ class _LineParse:
         self.num_leads = 0
         self.held_out = False
         self.num_searched = 0
+        key, heads = _last_segment(literals[0]), literals[0].lower()
+        self.heading = heads[: heads.rfind(key)] if key else heads
+        """What the line begins with, before its first key: the data that it is about."""
         bars = (i for i, text in enumerate(literals) if "|" in text)
         self.first_bar = next(bars, len(literals))
 
@@ -257,8 +264,11 @@ class _LineParse:
         has_loss = any(f.name == "loss" for f in self.result)
         counted = (f.key for f in self.result if f.kind in ("step", "maybe-step", "epoch"))
         counts = counts_episodes(counted, has_loss=has_loss)
-        score = next((k for k in SCORE_KEYS if k in self.unread), None)
-        if counts and score is not None and all(f.name != "reward" for f in self.result):
+        if not counts or any(f.name == "reward" for f in self.result):
+            return
+        scores = {k: place for k in self.unread if (place := score_place(k)) is not None}
+        score = min(scores, key=lambda k: scores[k], default=None)
+        if score is not None:
             self._add(Field("signal", score, "reward", self.unread.pop(score), 1.0, 2))
 
     def _take_total(self) -> None:
@@ -276,11 +286,7 @@ class _LineParse:
             return self.carried[1], True
         if i and _NUMBER_IN_KEY.match(left):
             left = self.literals[i - 1] + self.numbers[i - 1] + left
-        elif (
-            i
-            and left.strip() in (":", "=")
-            and (named := _AT_STEP.fullmatch(self.literals[i - 1][-_MAX_NAME_LENGTH:]))
-        ):
+        elif i and left.strip() in _SIGNS_OF_VALUE and (named := self._named_in_front(i)):
             return _last_segment(_ASIDE.sub("", named[1])), True
         elif i and _OVER_LAST.search(self.literals[i - 1]) and _BEHIND_COUNT.match(left):
             left = self.literals[i - 1] + self.numbers[i - 1] + left
@@ -291,6 +297,11 @@ class _LineParse:
         key, explicit = _key_of(left, first=i <= self.first_bar)
         both = _TWO_SPLITS.fullmatch(key)
         return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
+
+    def _named_in_front(self, i: int) -> re.Match[str] | None:
+        """Return the name of a value in front of the count, or the two counts, before it."""
+        first = i - 2 if i > 1 and _AND_STEP.fullmatch(self.literals[i - 1]) else i - 1
+        return _AT_STEP.fullmatch(self.literals[first][-_MAX_NAME_LENGTH:])
 
     def _is_count_of_value(self, key: str, i: int) -> bool:
         """Whether a whole number between a loss and its value counts it: `Train loss 12 2.51`."""
@@ -349,6 +360,10 @@ class _LineParse:
         # A line may hold both: `Validation: train loss 2.4, loss 2.5`.
         if name == "loss" and "train" not in full and self._in_held_out(i):
             name = "val_loss"
+        elif name == "accuracy" and "train" not in full and is_held_out(self.heading):
+            name = "eval_score"
+        elif name in ("eval_score", "eval_error") and self._of_training(full, i):
+            return None
         shown = full if name == found.name else f"held-out {full}"
         return Field(found.kind, shown, name, i, factor, found.doubt)
 
@@ -381,6 +396,11 @@ class _LineParse:
             self.held_out = self.held_out or is_held_out(text) or any(map(is_held_out, words))
         self.num_searched = i + 1
         return self.held_out
+
+    def _of_training(self, key: str, i: int) -> bool:
+        """Whether a score is of training data: the line says so, and no other set since."""
+        says = _OF_TRAINING.search(self.heading) is not None
+        return says and not is_held_out(key) and not self._in_held_out(i)
 
     def _attached(self, i: int) -> Field | None:
         """Read `3epoch` and `100batch`."""

@@ -14,14 +14,15 @@ from typing import Literal
 import numpy as np
 
 from trimtab.record import Column
+from trimtab.said_by_words import is_mean_score
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
     "MEAN_NOTE",
-    "SCORE_KEYS",
     "STEP_KEYS",
     "Kind",
     "Meaning",
+    "announces",
     "bare_split",
     "counts_episodes",
     "is_adversarial",
@@ -33,6 +34,7 @@ __all__ = [
     "meaning",
     "names_mean",
     "rises",
+    "score_place",
     "without_number_word",
     "without_trailing",
 ]
@@ -105,7 +107,8 @@ SCORE_KEYS = (
     "avg score",
     "mean score",
 )
-"""What an agent's return is called beside its episode; elsewhere it may be a score of any kind."""
+"""What an agent's return is called beside its episode; elsewhere it may be a score of any kind.
+`score_place` knows further ones by their words."""
 _EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
 _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
 _HELD_OUT = frozenset(
@@ -124,6 +127,12 @@ _HELD_OUT = frozenset(
         "holdout",
     ]
 )
+_ANNOUNCES = re.compile(
+    r"\b(?:testing|validating|evaluating|evaluation|validation|(?:eval|test|val)\w* mode"
+    r"|(?:start|begin|run)\w* (?:eval|test|val)\w*)\b",
+    re.IGNORECASE,
+)
+_MAX_ANNOUNCING = 80
 _NO_MEASUREMENT = frozenset(
     [
         "best",
@@ -372,9 +381,32 @@ def counts_episodes(keys: Iterable[str], *, has_loss: bool) -> bool:
     )
 
 
+def score_place(key: str) -> int | None:
+    """Return a rank of a key that is an agent's return beside an episode; None for another key.
+
+    Example:
+        >>> score_place("Score"), score_place("total prey reward"), score_place("best score")
+        (0, 9, None)
+    """
+    text = normalise(key)
+    if text in SCORE_KEYS:
+        return SCORE_KEYS.index(text)
+    return len(SCORE_KEYS) if is_mean_score(text) else None
+
+
 def is_held_out(text: str) -> bool:
     """Whether a piece of text is about validation data."""
     return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
+
+
+def announces(line: str) -> bool:
+    """Whether a line without a number says that an evaluation begins.
+
+    Example:
+        >>> announces("testing in eval mode ..."), announces("Now continue training")
+        (True, False)
+    """
+    return len(line) <= _MAX_ANNOUNCING and _ANNOUNCES.search(line) is not None
 
 
 def is_whole(key: str) -> bool:

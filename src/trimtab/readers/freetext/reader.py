@@ -122,6 +122,7 @@ class TextReader:
             are_records=partial(are_records, path),
             seconds_per_epoch=partial(seconds_per_epoch, path),
             marks=partial(marks_in, path),
+            announced=shapes.announced,
         )
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
+from trimtab.readers.freetext.announced import part_announced
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
@@ -27,9 +28,9 @@ from trimtab.readers.part_losses import (
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
-from trimtab.readers.tags import parts_of
-from trimtab.readers.writers import WRITERS_NOTE, other_writers
-from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.readers.tags import held_out_merit, parts_of
+from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
+from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import alias_place
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
 _MIN_BEYOND = 0.1
 """Share of the rows from which losses under another key, before or behind them, are told."""
-_HELD_OUT = ("val_loss", "perplexity", "val_perplexity")
+_SCORES = frozenset({"eval_score", "eval_error"})
 _TIMES = frozenset({"step_time_s", "throughput"})
 _MIN_WHOLE = 0.8
 """Share of the rows that are one epoch each, from which their times are those of epochs."""
@@ -69,6 +70,7 @@ def settle(
     are_records: AreRecords,
     seconds_per_epoch: SecondsPerEpoch,
     marks: Marks,
+    announced: Sequence[int] = (),
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -80,6 +82,7 @@ def settle(
         are_records: Asked of lines too few to be believed by their number.
         seconds_per_epoch: Asked where each row is an epoch and says nothing of its time.
         marks: Asked for what names several runs.
+        announced: Numbers of the lines that say that an evaluation begins.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -88,7 +91,7 @@ def settle(
     found = choose_main(shapes)
     draft = None
     if found is not None:
-        draft = _draft(found[0], "loss", found[1], shapes, marks)
+        draft = _draft(found[0], "loss", found[1], shapes, marks, announced)
         why, is_final = _refusal(draft)
         if why and (is_final or not _believed(draft, are_records)):
             draft = None
@@ -103,6 +106,12 @@ def settle(
         )
     draft.take_times(seconds_per_epoch)
     return draft.record(source, format_name, known_format=known_format)
+
+
+def _merit(field: "Field", column: Column) -> tuple[int, ...]:
+    """Return a sort key for the fields of one signal: the surest, then the fullest."""
+    held_out = held_out_merit(field.key, column.logged()) if field.name in HELD_OUT else ()
+    return (-field.doubt, *held_out, int(column.present.sum()))
 
 
 class _Draft:
@@ -195,11 +204,11 @@ class _Draft:
 
     def _take_signals(self) -> None:
         """Take the surest, then fullest, column of each signal on the main lines."""
-        best: dict[str, tuple[tuple[int, int, int], Field, Column]] = {}
+        best: dict[str, tuple[tuple[int, ...], Field, Column]] = {}
         for field, column in self.rows.of_kind("signal"):
             if field.name == "loss" and field.key != self.key:
                 continue
-            merit = -field.doubt, int(column.present.sum()), -alias_place(field.key)
+            merit = (*_merit(field, column), -alias_place(field.key))
             if field.name not in best or merit > best[field.name][0]:
                 best[field.name] = merit, field, column
         loss = best["loss"][2] if "loss" in best else None
@@ -310,13 +319,17 @@ class _Draft:
         mine = [s for s in mine if len(s.lines) >= often]  # not what a launch prints once
         side = gather(mine)
         candidates = [(f, c) for f, c in side.of_kind("signal") if f.name == name]
-        field, column = max(candidates, key=lambda x: (-x[0].doubt, int(x[1].present.sum())))
+        field, column = max(candidates, key=lambda x: _merit(*x))
         at = np.flatnonzero(column.present)
         own = self._own_step(side)
         where = np.searchsorted(self.rows.lines, side.lines[at], side="right") - 1
-        if name in _HELD_OUT:
+        if name in HELD_OUT:
+            found = self._validation(side, column, at, where, own)
+            # A score that is printed once or twice is that of a last report.
+            if name in _SCORES and len({step for _, step, _, _ in found}) < _MIN_ROWS:
+                return []
             self.keys[name] = field.key
-            return self._validation(side, column, at, where, own)
+            return found
         self._lay_in(name, field.key, column.values[at], where, None if own is None else own[at])
         return []
 
@@ -421,20 +434,30 @@ class _Draft:
 
 
 def _draft(
-    key: str, name: str, main: Sequence[Shape], shapes: Sequence[Shape], marks: Marks
+    key: str,
+    name: str,
+    main: Sequence[Shape],
+    shapes: Sequence[Shape],
+    marks: Marks,
+    announced: Sequence[int] = (),
 ) -> _Draft:
     chosen = _near_the_rest(_regular(main))
     rows = gather(chosen)
     left_out = sum(len(s.lines) for s in main) - rows.num
+    rows, evaluations = part_announced(rows, announced)
     if left_out:
         rows.notes.append(
             f"{counted(left_out, 'line')} with {key!r} without a step, or far from the others,"
             " left out"
         )
     rows = one_rank(rows, key)
-    ids = {id(s) for s in main}
-    others = [s for s in shapes if id(s) not in ids and len(s.lines)]
+    # A summary that is left out may hold what only it has: the validation loss of its epoch.
+    ids = {id(s) for s in chosen} | {
+        id(s) for s in main if not any(f.name in HELD_OUT for f in s.fields)
+    }
+    others = [s for s in shapes if id(s) not in ids and len(s.lines)] + evaluations
     part_runs(rows, key, others, marks)
+    rows = _of_one_writer(rows)
     draft = _Draft(key, name, rows, others)
     finite = np.isfinite(draft.position.place)
     if not finite.all():
@@ -449,6 +472,19 @@ def _draft(
             rows.notes.append(WRITERS_NOTE.format(rows=counted(int(beside.sum()), "row")))
             draft = _Draft(key, name, rows, others)
     return _without_placeholders(draft, key, name, others)
+
+
+def _of_one_writer(rows: TextRows) -> TextRows:
+    """Leave out the rows of a second process in another epoch."""
+    epochs, steps = rows.of_kind("epoch"), rows.of_kind("step", "maybe-step")
+    if rows.run is not None or not epochs or not steps:
+        return rows
+    beside = other_writers_of_epochs(epochs[0][1].values, steps[0][1].values)
+    if not beside.any():
+        return rows
+    rows = rows.keep(~beside)
+    rows.notes.append(WRITERS_NOTE.format(rows=counted(int(beside.sum()), "row")))
+    return rows
 
 
 def _without_placeholders(draft: _Draft, key: str, name: str, others: Sequence[Shape]) -> _Draft:

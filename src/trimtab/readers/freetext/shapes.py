@@ -25,7 +25,7 @@ from trimtab.readers.freetext.key_values import (
     fields_of,
     to_number,
 )
-from trimtab.readers.freetext.keys import Meaning, is_held_out
+from trimtab.readers.freetext.keys import Meaning, announces, is_held_out
 from trimtab.readers.numbers import shown
 
 __all__ = ["Shape", "Shapes"]
@@ -58,6 +58,7 @@ _FAST_AFTER = 50
 """Lines of a skeleton after which an expression is compiled for it."""
 _MAX_COMPILED = 400
 """Most parts of a line for which one is compiled: that takes a millisecond for each ten."""
+_MAX_ANNOUNCED = 100_000
 _MAX_LEARNT = 200_000
 """Wordings after which no new one is looked at: the text is no log, or its records are known."""
 _NOT_FINITE = re.compile(r"[-+]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
@@ -136,6 +137,8 @@ class Shapes:
         self._num_learnt = 0
         self._below: int | None = None
         """Indent of a heading over lines of validation data."""
+        self.announced = array("q")
+        """Lines without a number that say that an evaluation begins, at most 100,000 of them."""
         self.unread: dict[str, int] = {}
         """Keys of numbers that nobody knows, on lines that hold a value or a count."""
         self.broken: dict[str, tuple[int, int]] = {}
@@ -179,6 +182,8 @@ class Shapes:
             parts = split(line)
             if len(parts) == 1:
                 self._see_words(line)
+                if len(self.announced) < _MAX_ANNOUNCED and announces(line):
+                    self.announced.append(number)
                 if self._below is not None:
                     fast = None
                 self.chatter.see(line)

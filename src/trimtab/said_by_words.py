@@ -1,0 +1,146 @@
+"""What a key names by the words in it, where no list has it as a whole.
+
+Loggers combine the same few words in any order: `mean 100 episode reward`, `avg_return (100)`,
+`train_loss_total`, `val_sparse_categorical_accuracy`, `lr_d`. A key is known here only if each of
+its words is: a word that nobody knows (`max`, `std`, `format`) may turn it into something else.
+"""
+
+import re
+
+__all__ = ["is_mean_score", "said_by_words"]
+
+_MOST_CHARS = 60
+_MOST_WORDS = 8
+
+
+def _set(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_SETS = _set("val valid validation eval evaluation test testing dev holdout")
+_TRAIN = frozenset({"train", "training", "trn"})
+_TOTAL = frozenset({"total", "overall", "sum"})
+_MEAN = _set("mean avg average averaged running moving rolling smoothed last past recent")
+_OVER = frozenset({"over", "of", "the", "in", "per", "for", "window", "all", "raw"})
+_EPISODE = _set(
+    "episode episodes episodic ep eps game games rollout rollouts cumulative cum "
+    "discounted undiscounted env environment agent batch"
+)
+_LOSS = frozenset({"loss", "losses"})
+_REWARD = frozenset({"reward", "rewards", "return", "returns", "rew"})
+_SCORE = frozenset({"score", "scores"})
+_OF_REWARD = _MEAN | _OVER | _EPISODE | _TOTAL | _TRAIN
+_GENERATOR = frozenset({"g", "gen", "generator"})
+_DISCRIMINATOR = frozenset({"d", "dis", "disc", "discriminator"})
+_LR = (frozenset({"lr"}), frozenset({"learning", "rate"}))
+_OF_A_NET = _GENERATOR | _DISCRIMINATOR | {"critic", "actor", "encoder", "decoder", "current"}
+_ACCURACY = frozenset({"acc", "accuracy", "accs", "accuracies"})
+_METRICS = _ACCURACY | _set(
+    "f iou miou map dice jaccard auc auroc aupr auprc prauc precision recall bleu "
+    "rouge meteor cider psnr ssim mcc kappa ndcg mrr sensitivity specificity"
+)
+"""Scores that are better when higher, and mean little without the set that they are of."""
+_OF_A_METRIC = _MEAN | _set(
+    "macro micro weighted balanced overall epoch score scores coefficient coef coeff index "
+    "top k at binary categorical sparse multiclass"
+)
+_OF_NO_OUTPUT = _set(
+    "best max min std var loss losses error err time threshold count num lr rate step "
+    "steps diff delta target last prev aux ema per no patience gap worst lowest "
+    "highest final"
+)
+"""Words that the name of a model's output does not have, and another quantity does."""
+
+
+def _words_of(text: str) -> list[str]:
+    return [w for w in re.split(r"[^a-z]+", text) if w] if len(text) <= _MOST_CHARS else []
+
+
+def said_by_words(text: str) -> str | None:
+    """Return the canonical name that the words of a normalised key say, None where they do not.
+
+    Example:
+        >>> [said_by_words(k) for k in ("mean 100 episode reward", "train loss total", "lr d")]
+        ['reward', 'loss', 'lr']
+        >>> said_by_words("val out caps acc"), said_by_words("max 100 episode reward")
+        ('eval_score', None)
+    """
+    words = _words_of(text)
+    if not 1 <= len(words) <= _MOST_WORDS or text.endswith("@"):
+        return None  # of `pass@` the number behind it is a part
+    named = frozenset(words)
+    plain = named - _SETS
+    if plain & _REWARD:
+        return _reward(text, named)
+    if plain & _LOSS:
+        return _loss(named)
+    if any(lr <= plain and plain - lr <= _OF_A_NET | _TRAIN for lr in _LR):
+        return "lr" if plain == named else None
+    return _metric(text, words)
+
+
+def _reward(text: str, named: frozenset[str]) -> str | None:
+    of_set = named & _SETS
+    if not named - _SETS - _REWARD <= _OF_REWARD or _is_numbered(text, named):
+        return None
+    return "eval_score" if of_set else "reward"
+
+
+def is_mean_score(text: str) -> bool:
+    """Whether a normalised key is a mean or a sum of an agent's score, or of one agent's reward.
+
+    A score may be of any kind, and of the words beside a reward nobody knows what they say: both
+    need an episode beside them.
+
+    Example:
+        >>> [is_mean_score(k) for k in ("score (mean of 100)", "total prey reward", "max score")]
+        [True, True, False]
+    """
+    named = frozenset(_words_of(text))
+    if _is_numbered(text, named) or named & _SETS:
+        return False
+    if named & _SCORE and named - _SCORE <= _OF_REWARD:
+        return True
+    unknown = named - _REWARD - _OF_REWARD
+    return bool(
+        named & _REWARD and named & (_MEAN | _TOTAL) and len(unknown) == 1
+    ) and unknown.isdisjoint(_OF_NO_REWARD)
+
+
+_OF_NO_REWARD = _OF_NO_OUTPUT | _set(
+    "kl penalty chosen rejected margin margins bonus intrinsic format length entropy "
+    "normalized negative positive baseline random fn"
+)
+
+
+def _is_numbered(text: str, named: frozenset[str]) -> bool:
+    """Whether a number says which of several it is, and not over how many a mean is taken."""
+    return not named & _MEAN and any(c.isdigit() for c in text)
+
+
+def _loss(named: frozenset[str]) -> str | None:
+    of_loss = named - _LOSS
+    if of_loss & _SETS:
+        return "val_loss" if of_loss <= _SETS | _TOTAL else None
+    if of_loss <= _TRAIN | _TOTAL:
+        return "loss"
+    net = of_loss - _TRAIN - _TOTAL - {"avg", "average"}
+    if len(net) == 1:
+        if net <= _GENERATOR:
+            return "generator_loss"
+        if net <= _DISCRIMINATOR:
+            return "discriminator_loss"
+    return None
+
+
+def _metric(text: str, words: list[str]) -> str | None:
+    named = frozenset(words)
+    of_metric = named - _METRICS
+    if of_metric == named or ("f" in named and not re.search(r"\bf1", text)):
+        return None
+    if not named & _SETS:
+        known = named & _ACCURACY and of_metric <= _OF_A_METRIC | _TRAIN
+        return "accuracy" if known and not _is_numbered(text, named) else None
+    # Keras puts the name of the output between: `val_mask_iou`. Elsewhere it may be a set's.
+    of_output = text.startswith("val ") and of_metric.isdisjoint(_OF_NO_OUTPUT)
+    return "eval_score" if of_output or of_metric <= _OF_A_METRIC | _SETS else None
