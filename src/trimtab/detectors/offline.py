@@ -27,6 +27,7 @@ from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.ranks import rank_findings
 from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
+from trimtab.detectors.reward_flat import reward_flat_findings
 from trimtab.detectors.risen import risen_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
@@ -61,6 +62,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     staircase_findings,
     round_findings,
     runaway_findings,
+    reward_flat_findings,
 )
 """Rules that need later rows, or the whole record, besides `hindsight_findings`."""
 
