@@ -225,6 +225,27 @@ def breaks_at_the_end(seed: int) -> Columns:
     return {name: values[:21] for name, values in breaks_in_one_update(seed).items()}
 
 
+def spent_at_once(seed: int, n: int = 30) -> Columns:
+    """Rewards that wander, until the entropy is gone in one row and the reward with it."""
+    rng = np.random.default_rng(seed)
+    reward = 40 + 50 * np.sin(np.pi * np.arange(n) / n) + rng.normal(0, 15, n)
+    entropy = 0.45 * rng.lognormal(0, 0.12, n)
+    reward[-1], entropy[-1] = min(9.6, reward.min() - 5), 0.1
+    return {
+        "step": np.arange(1.0, n + 1),
+        "reward": reward,
+        "entropy": entropy,
+        "value loss": rng.lognormal(0, 0.3, n),
+    }
+
+
+def entropy_spent_on_the_best(seed: int) -> Columns:
+    """The same of a policy that settles on what it does well."""
+    columns = spent_at_once(seed)
+    columns["reward"][-1] = columns["reward"].max()
+    return columns
+
+
 def explains_nothing(seed: int, n: int = 33) -> Columns:
     """A reward that stays about where it began, and a critic that explains nothing."""
     rng = np.random.default_rng(seed)
@@ -272,6 +293,7 @@ SOUND_UPDATES = (
     large_divergence_without_harm,
     odd_reward_without_divergence,
     noisy_updates,
+    entropy_spent_on_the_best,
     total_falls_as_it_learns,
     first_success_is_late,
     learns_behind_its_critic,
@@ -291,6 +313,12 @@ def test_an_update_that_breaks_the_policy_is_told_in_its_row(
 ) -> None:
     (found,) = alarms(log(tmp_path / "progress.csv", make(seed)))
     assert (found.kind, found.severity, found.onset_row) == ("policy-collapse", "warning", 20)
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_entropy_that_is_spent_at_the_lowest_reward_is_told(seed: int, tmp_path: Path) -> None:
+    (found,) = alarms(log(tmp_path / "progress.csv", spent_at_once(seed)))
+    assert (found.kind, found.signals, found.onset_row) == ("policy-collapse", ("reward",), 29)
 
 
 @pytest.mark.parametrize("seed", range(100, 104))

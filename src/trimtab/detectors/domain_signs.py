@@ -256,7 +256,7 @@ _RL: tuple[DomainSign, ...] = (
         way="down",
         all=(_c("reward", "settles below", 0.25),),
         min_rows=24,
-        causes=("policy-update-too-large", "train-inference-mismatch"),
+        causes=("policy-update-too-large",),
     ),
     DomainSign(
         id="reward-drops",
@@ -848,6 +848,8 @@ SIGN_CAUSES: Mapping[str, tuple[str, ...]] = {
     # Told by detectors of their own.
     "policy-break": ("policy-update-too-large",),
     "reward-flat": ("reward-not-learned",),
+    "runaway": ("discriminator-too-strong",),
+    "agent-loss": ("policy-update-too-large", "value-loss-explosion"),
 }
 """Sign -> ids of causes that it speaks for, the likeliest first."""
 

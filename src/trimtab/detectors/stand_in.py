@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from typing import Literal
 
 import numpy as np
 
@@ -23,13 +24,23 @@ from trimtab.record import RunRecord
 from trimtab.text import number
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["is_distance", "is_of_a_game", "no_distances", "of_stand_in", "runaway_findings"]
+__all__ = [
+    "Training",
+    "is_distance",
+    "is_of_a_game",
+    "no_distances",
+    "of_stand_in",
+    "runaway_findings",
+    "training_of",
+]
 
 RUNAWAY = 30.0
 """Times the largest magnitude of the first half. Ours: sound games stay below 5."""
 EIGHTHS = 8
 FEWEST_ROWS = 32
 _GAME_LOSSES = ("generator_loss", "discriminator_loss")
+_OF_AN_AGENT = frozenset(("reward", "policy_loss", "value_loss", "explained_variance", "update_kl"))
+Training = Literal["agent", "game", ""]
 _ASIDE = re.compile(
     r"\b(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval|avg|average|mean|running|smoothed|epoch|"
     r"batch|iter|step|total|sum|full|final)\b"
@@ -61,6 +72,20 @@ def is_distance(record: RunRecord) -> bool:
     if canonical(key) not in (None, "loss", "val_loss") or is_of_a_game(key) or is_of_an_agent(key):
         return False
     return not ("reward" in record.columns and "value_loss" in record.columns)
+
+
+def training_of(record: RunRecord) -> Training:
+    """Return what a record shows to be trained: an agent, two nets against each other, or neither.
+
+    By the signals it logs, and by the name of what is read as its loss. Language models that are
+    trained as agents are agents, too.
+    """
+    key = record.keys.get("loss", "")
+    if not _OF_AN_AGENT.isdisjoint(record.columns) or is_of_an_agent(key):
+        return "agent"
+    if not set(_GAME_LOSSES).isdisjoint(record.columns) or is_of_a_game(key):
+        return "game"
+    return ""
 
 
 def no_distances(record: RunRecord) -> frozenset[str]:

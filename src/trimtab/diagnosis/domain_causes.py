@@ -131,7 +131,7 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
         "updates of the policy are too large: learning rate, epochs per batch, or stale rollouts",
         "single updates move the policy too far",
         "replay from before the onset at half the learning rate and one epoch per batch",
-        ("lower-lr", "fewer-policy-epochs", "roll-back"),
+        ("lower-lr", "bound-updates", "fewer-policy-epochs", "roll-back"),
         "policy-drift",
         "train-inference-mismatch",
         not_with="kl-blow-up",
