@@ -767,12 +767,14 @@ def _precursors(
         return chosen
     for f in around.before(onset_row, group):
         lead = SIGNAL_BY_NAME[f.signal].lead_rows if f.signal in SIGNAL_BY_NAME else 0
-        if f.signal == "loss" or f.kind == "batch-outlier" or _topic(f) != "learning":
+        if f.signal == "loss" or f.kind == "batch-outlier":
+            continue
+        if _topic(f) != "learning" and not _is_lost_reward(f):
             continue
         if f.onset_row > onset_row - f.grain_rows:  # not before it, or not surely
             continue
         # A drift that lasts through the onset leads up to it, even from far back.
-        slow = (*_SLOW_KINDS, "signal-abnormal")
+        slow = (*_SLOW_KINDS, "policy-collapse", "signal-abnormal")
         if f.kind in slow and f.severity != "info" and f.end_row is None:
             lead = max(lead, SLOW_LEAD_ROWS)
         near = f.onset_row >= onset_row - lead and _in_force(f, onset_row, record)
@@ -780,6 +782,11 @@ def _precursors(
         if near or any(f is g for g in group):
             chosen.append(f)
     return chosen
+
+
+def _is_lost_reward(f: Finding) -> bool:
+    """Whether an agent lost what it had learned: what its critic is fitted to changes with it."""
+    return f.kind == "policy-collapse" and f.signal == "reward" and f.severity != "info"
 
 
 def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
@@ -796,7 +803,8 @@ def _in_force(f: Finding, at_row: int, record: RunRecord) -> bool:
     # is judged by blocks is closed as soon as its size is known.)
     if f.kind in _ACCEPTED_LATE and f.grain_rows == 1 and f.row < at_row:
         return False  # accepted after all those rows, before the trouble began
-    if f.grain_rows == 1 and f.row < at_row - max(known.lead_rows if known else 0, JOIN_ROWS):
+    late = f.row < at_row - max(known.lead_rows if known else 0, JOIN_ROWS)
+    if f.grain_rows == 1 and late and not _is_lost_reward(f):
         return False
     recent = _finite(record, f.signal, slice(max(f.onset_row, at_row - 2 * JOIN_ROWS), at_row))
     between = (f.expected + f.value) / 2

@@ -42,6 +42,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "same-batch": frozenset(),
     "corrupt": frozenset(),
     **{d.name: frozenset() for d in DOMAIN_DETECTORS},
+    "policy-break": frozenset(),
     "signs": frozenset({"jump", "shift"}),
     "setting-change": frozenset(),
     "unannounced-change": frozenset(),

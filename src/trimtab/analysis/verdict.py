@@ -242,7 +242,10 @@ def _too_little(
     if not record.num_loss_rows:
         reward = record.columns.get("reward")
         if reward is not None and len(reward.finite_rows(slice(None))) >= _FEWEST_REWARDS:
-            return "no train loss is logged; the reward was judged by itself and has not collapsed"
+            return (
+                "no train loss is logged; the reward was judged by itself and has not fallen for"
+                " good below what it had reached"
+            )
         unread = "; if one of the keys is it: --columns loss=KEY" if record.unread else ""
         return f"no train loss is logged{unread}"
     if record.num_loss_rows < FEWEST_ROWS:
@@ -330,7 +333,8 @@ def _cannot_tell(
     said: list[str] = []
     if coverage is not None and not coverage.whole:
         said.append(coverage.text())
-    if record.num_loss_rows < MIN_RECORDS:
+    # That there is none at all is said below.
+    if 0 < record.num_loss_rows < MIN_RECORDS:
         few = (
             "too few to judge" if record.num_loss_rows < FEWEST_ROWS else "small faults are unseen"
         )

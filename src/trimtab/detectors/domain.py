@@ -9,6 +9,7 @@ One mechanism; what is abnormal is data (`domain_signs`). Of each signal it keep
     start   median of their first quarter
     best    mean of the best eighth, the very best left out: highest where down is bad, else lowest
     sigma   noise of 4 rows, from second differences of the cells: neither trend nor bend counts
+    settled what the course reached, and the lower level on which it has stood since (`_settled`)
 
 A sign is a list of clauses over these numbers (`Clause`): all of one list, one of another and none
 of a third must hold, twice in a row or as often as the sign says. In fewer rows than a sign asks
@@ -29,6 +30,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +56,9 @@ _LONGEST_WAIT_ROWS = 32
 _FLOOR_SHARE = 0.02
 """Smallest noise believed, as a share of the past level."""
 _SECOND = math.sqrt(6.0)
+_APART, _FEW_ABOVE, _GAINED = 2.5, 3.0, 3.0
+_FEWEST_BELOW, _BELOW_SHARE, _STAYS = 3, 1 / 6, 3
+"""Of `_settled`; ours, chosen on made-up rewards that wander, seeds 0-14: no sound one is told."""
 _USUAL_CHECKS = 2
 
 
@@ -95,6 +100,11 @@ class DomainSign:
     def signal(self) -> str:
         """The signal that is told."""
         return self.all[0].signal
+
+    @property
+    def is_for_good(self) -> bool:
+        """Whether it says of a level that it stays; one that comes back was no trouble."""
+        return self.all[0].how == "settles below"
 
     @cached_property
     def signals(self) -> tuple[str, ...]:
@@ -152,6 +162,16 @@ class DomainState:
 
 
 @dataclass(frozen=True)
+class Settled:
+    """A level that a course has come down to, and what it had reached before; see `_settled`."""
+
+    reached: float
+    now: float
+    lost: float
+    """Share of what was gained before."""
+
+
+@dataclass(frozen=True)
 class SignalLevel:
     """What the clauses read of one signal."""
 
@@ -184,6 +204,11 @@ class SignalLevel:
         n = max(1, len(self.ordered) // 8)
         # One lucky evaluation is no level to fall from.
         return sum(self.ordered[-n - 1 : -1]) / n
+
+    @cached_property
+    def settled(self) -> Settled | None:
+        """The level that it has come down to for good; None where it has not."""
+        return _settled((*self.past_cells, self.now))
 
     @property
     def bottom(self) -> float:
@@ -243,6 +268,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "sigma below best": lambda x, a, _: x.top - x.low >= a * x.sigma,
     "below start by": lambda x, a, _: x.low <= x.start - a * abs(x.start),
     "lost of the gain": lambda x, a, _: x.top - x.low >= a * (x.top - min(x.start, x.bottom)),
+    "settles below": lambda x, a, _: x.settled is not None and x.settled.lost >= a,
     "gave the gain back": lambda x, a, _: x.high - x.bottom >= a * (max(x.start, x.top) - x.bottom),
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
@@ -371,7 +397,8 @@ class DomainDetector:
         if told.num_held < sign.checks - 1 and more:
             return changed(told, num_held=told.num_held + 1), []
         up = sign.way == "up"
-        before = _before(main, up=up)
+        settled = main.settled if sign.is_for_good else None
+        before = settled.reached if settled else _before(main, up=up)
         place = _onset(course, main, before)
         told = Told(
             stage=1,
@@ -393,7 +420,10 @@ class DomainDetector:
         # A level that was abnormal from the first row on has no way to be half back on.
         back = not holds and sign_of * (main.now - told.before) < half
         if told.stage == 2:
-            return (Told() if back else told), []
+            # What was told to be for good is taken back, however late.
+            over = back and sign.is_for_good
+            found = [self._finding(sign, told, row, "back")] if over else []
+            return (Told() if back else told), found
         told = changed(told, age=told.age + 1)
         if sign_of * (main.now - told.worst) > 0:
             told = changed(told, worst=main.now, worst_row=row.index, worst_step=row.step)
@@ -412,7 +442,7 @@ class DomainDetector:
             detector=f"sign-{sign.id}",
             kind=sign.kind,
             signal=sign.signal,
-            severity=sign.severity,
+            severity="info" if ended and sign.is_for_good else sign.severity,
             row=row.index,
             step=row.step,
             onset_row=told.onset_row,
@@ -592,6 +622,47 @@ def _mean(values: Sequence[float]) -> float:
 def _median(ordered: Sequence[float]) -> float:
     half = len(ordered) // 2
     return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
+
+
+def _settled(cells: Sequence[float]) -> Settled | None:
+    """Return the level that a course has come down to for good, None where it has not.
+
+    reached   highest mean of an eighth of the cells, two at least
+    now       median of the last sixth, two at least
+    above     from the first to the last cell over the middle of the two; the tail is what follows
+
+    What is above holds stands apart from the tail by `_APART` times the noise of both, and by more
+    where it is short; the tail is a sixth of the course, three cells at least, and three times as
+    long as any stay below the middle before: a run that fell as long and came back may do so again.
+    """
+    num = len(cells)
+    eighth, sixth = max(2, num // 8), max(2, num // 6)
+    now = _median(sorted(cells[-sixth:]))
+    sums = list(accumulate(cells, initial=0.0))
+    means = [(sums[k + eighth] - sums[k]) / eighth for k in range(num - eighth + 1)]
+    at = max(range(len(means)), key=means.__getitem__)
+    reached = means[at]
+    middle = (reached + now) / 2
+    over = [k for k, level in enumerate(cells) if level > middle]
+    if not over or reached <= now:
+        return None
+    above, tail = cells[over[0] : over[-1] + 1], cells[over[-1] + 1 :]
+    if len(above) < 2 or len(tail) < max(_FEWEST_BELOW, _BELOW_SHARE * num):
+        return None
+    stay = max(b - a - 1 for a, b in pairwise(over)) if len(over) > 1 else 0
+    if _STAYS * stay > len(tail):
+        return None
+    noise = max(math.hypot(_spread(above), _spread(tail)), 1e-12)
+    apart = _median(sorted(above)) - _median(sorted(tail))
+    gain = reached - min(cells[: at + 1])
+    if apart < _APART * (1 + _FEW_ABOVE / len(above)) * noise or gain < _GAINED * noise:
+        return None
+    return Settled(reached, now, (reached - now) / gain)
+
+
+def _spread(cells: Sequence[float]) -> float:
+    middle = _median(sorted(cells))
+    return math.sqrt(_mean([(level - middle) ** 2 for level in cells]))
 
 
 def _came_at_once(level: SignalLevel, *, up: bool) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from trimtab.detectors.domain import Clause, DomainDetector, DomainSign
 
-__all__ = ["DOMAIN_DETECTORS", "DOMAIN_SIGNS", "SIGN_BY_ID"]
+__all__ = ["DOMAIN_DETECTORS", "DOMAIN_SIGNS", "SIGN_BY_ID", "SIGN_CAUSES"]
 
 
 def _c(signal: str, how: str, amount: float = 0.0, other: str = "") -> Clause:
@@ -250,31 +250,12 @@ _RL: tuple[DomainSign, ...] = (
         causes=("reward-scale", "reward-hacking"),
     ),
     DomainSign(
-        id="reward-collapse",
-        title="the reward falls back, most of what was gained is lost",
-        kind="policy-collapse",
-        way="down",
-        all=(
-            _c("reward", "sigma below best", 8),
-            _c("reward", "lost of the gain", 0.7),
-        ),
-        any=_any_logged("policy_entropy", "completion_length", "policy_kl", "zero_variance_share"),
-        causes=("policy-update-too-large", "train-inference-mismatch"),
-    ),
-    DomainSign(
         id="reward-lost",
-        title="the reward falls back and stays there, most of what was gained is lost",
+        title="the reward has fallen for good below what had been reached",
         kind="policy-collapse",
         way="down",
-        all=(
-            _c("reward", "sigma below best", 16),
-            _c("reward", "lost of the gain", 0.7),
-        ),
-        unless=_any_logged(
-            "policy_entropy", "completion_length", "policy_kl", "zero_variance_share"
-        ),
-        # An agent of games falls and learns again within a few dozen rollouts.
-        checks=6,
+        all=(_c("reward", "settles below", 0.25),),
+        min_rows=24,
         causes=("policy-update-too-large",),
     ),
     DomainSign(
@@ -861,6 +842,16 @@ DOMAIN_SIGNS: Mapping[str, tuple[DomainSign, ...]] = {
 """Kind of training -> its signs."""
 
 SIGN_BY_ID: Mapping[str, DomainSign] = {s.id: s for signs in DOMAIN_SIGNS.values() for s in signs}
+
+SIGN_CAUSES: Mapping[str, tuple[str, ...]] = {
+    **{s.id: s.causes for s in SIGN_BY_ID.values()},
+    # Told by detectors of their own.
+    "policy-break": ("policy-update-too-large",),
+    "reward-flat": ("reward-not-learned",),
+    "runaway": ("discriminator-too-strong",),
+    "agent-loss": ("policy-update-too-large", "value-loss-explosion"),
+}
+"""Sign -> ids of causes that it speaks for, the likeliest first."""
 
 DOMAIN_DETECTORS: tuple[DomainDetector, ...] = tuple(
     DomainDetector(name=f"signs-{domain}", signs=signs) for domain, signs in DOMAIN_SIGNS.items()

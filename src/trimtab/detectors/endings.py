@@ -46,7 +46,9 @@ def as_it_ended(f: Finding, record: RunRecord) -> Finding:
     if age <= OPEN_ROWS:
         return f
     text = f.text.replace("still up", f"still up after {age} rows")
-    return replace(f, kind="unrecovered-spike", severity="critical", text=text)
+    # What is a note where the loss has no direction of its own does not grow graver with its age.
+    grave = f.severity != "info"
+    return replace(f, kind="unrecovered-spike", severity="critical" if grave else "info", text=text)
 
 
 def _at_its_height(f: Finding, record: RunRecord) -> Finding:

@@ -52,6 +52,7 @@ from trimtab.detectors.never_learns import NeverLearnsDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.pace import PaceDetector
+from trimtab.detectors.policy_break import PolicyBreakDetector
 from trimtab.detectors.rate_climb import RateClimbDetector
 from trimtab.detectors.rate_ended import RateEndedDetector
 from trimtab.detectors.reversal import ReversalDetector
@@ -102,6 +103,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     SameBatchDetector(),
     CorruptDetector(),
     *DOMAIN_DETECTORS,
+    PolicyBreakDetector(),
     LevelDetector(name="signs", signals=CALM_SIGNALS),
     SettingChangeDetector(),
     UnannouncedChangeDetector(),

@@ -27,14 +27,14 @@ from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.ranks import rank_findings
 from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
+from trimtab.detectors.reward_flat import reward_flat_findings
 from trimtab.detectors.risen import risen_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
+from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, runaway_findings
 from trimtab.detectors.swells import swell_findings
-from trimtab.readers.freetext.keys import is_adversarial
 from trimtab.readers.rank_values import names_rank
-from trimtab.readers.tags import is_of_an_agent
 from trimtab.record import RunRecord
 from trimtab.text import plain
 from trimtab.vocabulary import Severity, canonical
@@ -61,6 +61,8 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     flat_window_findings,
     staircase_findings,
     round_findings,
+    runaway_findings,
+    reward_flat_findings,
 )
 """Rules that need later rows, or the whole record, besides `hindsight_findings`."""
 
@@ -93,30 +95,6 @@ def settling_rows(num_rows: int) -> int:
         (12, 32)
     """
     return min(SETTLING_ROWS, max(6, num_rows // SETTLING_SHARE))
-
-
-def _is_distance(record: RunRecord) -> bool:
-    """Whether the loss is a distance to what is learned, as far as its own name tells.
-
-    The loss of a generator, a critic or a policy may stand in for it. It has no good direction:
-    adversaries drive each other's up, a policy's is a surrogate that is new at each update, and the
-    targets of a critic move. Beside a reward and a loss of values, `loss` is the sum of those two.
-    """
-    key = record.keys.get("loss", "loss")
-    if (
-        canonical(key) not in (None, "loss", "val_loss")
-        or is_adversarial(key)
-        or is_of_an_agent(key)
-    ):
-        return False
-    return not ("reward" in record.columns and "value_loss" in record.columns)
-
-
-def _of_stand_in(f: Finding) -> Finding:
-    """Return a finding on a loss that is no distance as a note; values that break stay alarms."""
-    if f.signal != "loss" or f.kind in ("non-finite", "frozen-signal"):
-        return f
-    return replace(f, severity="info")
 
 
 def _of_named_part(record: RunRecord, f: Finding) -> Finding:
@@ -169,16 +147,15 @@ def all_findings(
         record, rescaled = at_one_scale(logged)
     findings = judge_record(record, judge, before=before, so_far=so_far)
     findings = tuple(_of_named_part(record, f) for f in findings)
-    is_distance = _is_distance(record)
+    no_distance = no_distances(record)
     if hindsight:
         findings = as_text(record, findings)
-    if not is_distance:
-        findings = tuple(_of_stand_in(f) for f in findings)
+    findings = tuple(of_stand_in(f, no_distance) for f in findings)
     if not hindsight:
         return findings
     if as_borne_out.__name__ not in moved.off:
         findings = as_borne_out(record, findings)
-    rules = [r for r in HINDSIGHT if is_distance or r not in LOSS_SHAPES]
+    rules = [r for r in HINDSIGHT if is_distance(record) or r not in LOSS_SHAPES]
     later = [f for rule in rules if rule.__name__ not in moved.off for f in rule(record)]
     if "hindsight_findings" not in moved.off:
         later = [*hindsight_findings(record, bar=moved.hindsight), *later]
@@ -188,7 +165,8 @@ def all_findings(
         for f in later
         if (f.onset_row if f.end_row is None else f.end_row) <= settled
     ]
-    found = (*findings, *(later if is_distance else map(_of_stand_in, later)))
+    later = [f if f.detector == "runaway" else of_stand_in(f, no_distance) for f in later]
+    found = (*findings, *later)
     if as_explained.__name__ not in moved.off:
         found = as_explained(record, found)
     if told_once.__name__ not in moved.off:

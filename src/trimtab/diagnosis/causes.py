@@ -194,6 +194,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 0.6,
                 "attempt {f.recurrence.previous.attempt} failed at the same place on the same data",
             ),
+            EvidenceRule(
+                "own-data",
+                lambda f: e.yes(f.training == "agent"),
+                -3.0,
+                "an agent makes its data itself",
+            ),
             EvidenceRule("batch-nonfinite", e.batch_nonfinite, 7.0, say.BATCH_NONFINITE),
             EvidenceRule("batch-scale", e.sign("batch-scale"), 6.0, say.BATCH_SCALE),
             EvidenceRule("probe-found", e.probe_found, 4.0, say.PROBE_FOUND),

@@ -7,7 +7,7 @@ every other cause. Of several causes of one sign the one that the sign names fir
 
 from collections.abc import Callable
 
-from trimtab.detectors.domain_signs import SIGN_BY_ID
+from trimtab.detectors.domain_signs import SIGN_CAUSES
 from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis.cause_entry import CauseEntry
 from trimtab.diagnosis.evidence import EvidenceRule
@@ -26,11 +26,7 @@ def _strength(cause: str) -> Callable[[Features], float]:
     """Return the strength of the signs that speak for a cause: 1 for one that names it first."""
 
     def strength(f: Features) -> float:
-        places = [
-            SIGN_BY_ID[s].causes.index(cause)
-            for s in f.signs
-            if s in SIGN_BY_ID and cause in SIGN_BY_ID[s].causes
-        ]
+        places = [SIGN_CAUSES[s].index(cause) for s in f.signs if cause in SIGN_CAUSES.get(s, ())]
         if not places:
             return 0.0
         # Each further sign that names the cause first adds half a place.
@@ -135,9 +131,10 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
         "updates of the policy are too large: learning rate, epochs per batch, or stale rollouts",
         "single updates move the policy too far",
         "replay from before the onset at half the learning rate and one epoch per batch",
-        ("lower-lr", "fewer-policy-epochs", "roll-back"),
+        ("lower-lr", "bound-updates", "fewer-policy-epochs", "roll-back"),
         "policy-drift",
         "train-inference-mismatch",
+        not_with="kl-blow-up",
     ),
     _cause(
         "no-learning-signal",
@@ -146,6 +143,17 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
         "print the share of prompts that all rollouts solve, and the share that none solves",
         ("filter-prompts", "harder-or-easier-data", "sampling-temperature"),
         "entropy-collapse",
+    ),
+    _cause(
+        "reward-not-learned",
+        "nothing of the reward is learned: its scale, its rarity, or a critic that learns nothing",
+        "the reward stays where it began",
+        (
+            "print observations, actions, rewards and returns of ten episodes; train on a task of"
+            " the same shape that is known to be solved"
+        ),
+        ("normalize-rewards", "entropy-bonus", "lower-critic-lr"),
+        "no-learning-signal",
     ),
     _cause(
         "train-inference-mismatch",

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.stand_in import Training, training_of
 from trimtab.diagnosis.config_signs import ConfigSign
 from trimtab.diagnosis.history import (
     JUMP_LOOKBACK_ROWS,
@@ -64,6 +65,9 @@ _LEAST_NOISE_ROWS = 8
 _OUTSTANDING = 3.0
 
 
+_LASTING = ("divergence", "unrecovered-spike")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Features:
     """What is known of one incident. None: the log does not say."""
@@ -89,6 +93,8 @@ class Features:
     signs: frozenset[str] = frozenset()
     """Detectors whose findings make the incident; those of one kind of training
     (`trimtab.detectors.domain_signs`) by the sign's own name, too."""
+    training: Training = ""
+    """What is trained, where the log shows it: an agent, or two nets against each other."""
     sign_texts: str = ""
     """What they said, for people."""
 
@@ -299,7 +305,8 @@ def incident_features(
         "rows_seen": num_rows_of(before),
         "batch_odd": next((f.text for f in incident.findings if f.detector == "batch"), ""),
         **_of_batch(record, incident, before),
-        **_signs(incident),
+        **_signs(record, incident),
+        "training": training_of(record),
         "row_steps": _row_steps(record, attempt, during[1] - 1),
         "recurrence": find_recurrence(record, incident, earlier),
         "same_attempt_rows": _since_last(incident, earlier),
@@ -327,12 +334,15 @@ def incident_features(
     return Features(**values)  # type: ignore[arg-type]
 
 
-def _signs(incident: Incident) -> dict[str, object]:
+def _signs(record: RunRecord, incident: Incident) -> dict[str, object]:
     told = {
         f.detector.removeprefix("sign-"): f.text.removesuffix(", lasting")
         for f in incident.findings
-        if f.detector.startswith("sign-")
+        if f.detector.startswith("sign-") or f.detector == "runaway"
     }
+    if not told and training_of(record) == "agent" and incident.kind in _LASTING:
+        # What an agent's loss is fitted to comes from its policy.
+        told["agent-loss"] = "the loss of an agent rose and stayed"
     # A rate that came back to one in force before is told as a note: no sign of a raised one.
     detectors = frozenset(
         f.detector for f in incident.findings if f.detector != "lr-change" or f.severity != "info"

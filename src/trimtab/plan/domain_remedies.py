@@ -75,6 +75,13 @@ DOMAIN_REMEDIES: tuple[Remedy, ...] = (
         Ev("DAPO", "DAPO, arXiv:2503.14476", "overlong filtering steadied the run"),
     ),
     _remedy(
+        "bound-updates",
+        "bound single updates: a target for their divergence (0.01 to 0.03), or a tighter clip",
+        "target_kl, or the clip range of the probability ratio (0.2 to 0.1)",
+        "fewer of the planned updates of a batch are made",
+        Ev("PPO", "Schulman et al. 2017, arXiv:1707.06347", "clipped ratios, adaptive penalty"),
+    ),
+    _remedy(
         "fewer-policy-epochs",
         "use each batch of rollouts for fewer updates, and fresher weights for rollouts",
         "epochs or mini-batches per batch of rollouts; how stale rollouts may be",

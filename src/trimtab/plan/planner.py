@@ -29,7 +29,7 @@ from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedies import only_failed
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.plan.rollback import CheckpointInfo, RollbackChoice, choose_target
-from trimtab.plan.traits import open_traits, traits_of
+from trimtab.plan.traits import is_foreign, open_traits, traits_of
 from trimtab.record import RunRecord
 
 __all__ = ["make_plan", "small_init_std", "suggest_clip"]
@@ -91,6 +91,8 @@ class _Case:
     features: Features
     choice: RollbackChoice
     framework: str
+    foreign: bool
+    """Whether the run is no language model, so that theirs are no evidence."""
 
 
 def make_plan(
@@ -118,13 +120,16 @@ def make_plan(
     """
     features = incident_features(record, incident, earlier=earlier, probe=probe, trials=trials)
     choice = _rollback(diagnosis, incident, features, checkpoints)
-    case = _Case(record, incident, features, choice, framework or record.format)
-    remedies: dict[str, PlannedRemedy] = {}
     has = traits_of(record, framework)
+    foreign = is_foreign(record, has)
+    case = _Case(record, incident, features, choice, framework or record.format, foreign)
+    remedies: dict[str, PlannedRemedy] = {}
     may_have = open_traits(record) - has
     for name in _own_cure_first(_wanted(diagnosis, incident, features), diagnosis, incident):
         # a remedy for Adam's beta2 says nothing to a run under SGD, and so on
         if not (has | may_have).issuperset(REMEDY_BY_ID[name].needs):
+            continue
+        if features.training in REMEDY_BY_ID[name].unfit and "language-model" not in has:
             continue
         if name == "exclude-node" and _one_rank(record):
             continue
@@ -311,7 +316,9 @@ def _planned(case: _Case, name: str, diagnosis: Diagnosis) -> PlannedRemedy | No
     if values.get("checkpoint"):
         flags = located(flags, str(values["checkpoint"]))
     trap = TRAPS.get((dialect(case.framework), remedy), "") if flags else ""
-    return REMEDY_BY_ID[remedy].planned("; ".join(filter(None, (why, trap))), values, flags=flags)
+    return REMEDY_BY_ID[remedy].planned(
+        "; ".join(filter(None, (why, trap))), values, flags=flags, foreign=case.foreign
+    )
 
 
 def _because(name: str, diagnosis: Diagnosis) -> str:
@@ -327,6 +334,9 @@ Built = tuple[str, Values, str] | None
 def _roll_back(case: _Case) -> Built:
     choice, again = case.choice, case.features.recurrence
     why = [f"the first sign is at {step_text(choice.before)}"]
+    best = _best_reward(case.record, case.incident)
+    if best is not None:
+        why.append(f"the reward was highest about {step_text(best)}")
     passed = believed_sign(case.incident)[1]
     if passed is not None:
         why.append(
@@ -365,6 +375,23 @@ def _roll_back(case: _Case) -> Built:
         shown = (f"{c.checkpoint.step} ({c.score:.2f})" for c in choice.candidates[:5])
         why.append(f"candidates: {', '.join(shown)}")
     return ("roll-back" if again is None else "roll-back-further"), values, "; ".join(why)
+
+
+def _best_reward(record: RunRecord, incident: Incident) -> float | None:
+    """Return about which step before an incident the reward was highest; None without one."""
+    column = record.columns.get("reward")
+    attempt = record.rows_of(record.attempt_index(incident.attempt))
+    if column is None or incident.kind == "never-learns":
+        return None
+    rows = column.finite_rows(slice(attempt.start, incident.first_row))
+    if len(rows) < _FEWEST_REWARDS:
+        return None
+    parts = np.array_split(rows, _FEWEST_REWARDS)
+    best = max(parts, key=lambda part: float(np.mean(column.values[part])))
+    return float(record.step[best[len(best) // 2]])
+
+
+_FEWEST_REWARDS = 8
 
 
 def _first_state(record: RunRecord) -> float:

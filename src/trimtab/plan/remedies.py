@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from trimtab.detectors.stand_in import Training
 from trimtab.errors import ConfigError
 from trimtab.plan.plan import PlannedRemedy
 
@@ -24,6 +25,8 @@ class Evidence:
     """Where it can be read."""
     note: str = ""
     """What came of it, a few words."""
+    language: bool = False
+    """Whether it is the pre-training of a language model, which says little of other training."""
 
     def __str__(self) -> str:
         """Return it as one clause."""
@@ -49,6 +52,8 @@ class Remedy:
     """Whether it may be made during a run."""
     needs: tuple[str, ...] = ()
     """Traits of a run without which it has nothing to act on; see `trimtab.plan.traits`."""
+    unfit: tuple[Training, ...] = ()
+    """Kinds of training that it has nothing to offer: an agent makes its data itself."""
     labels: tuple[str, ...] = ()
     """What must be known of it besides its cost: "may mask", "evidence: delays only?"."""
     worked: tuple[Evidence, ...] = ()
@@ -67,8 +72,16 @@ class Remedy:
         values: Mapping[str, float | str | bool | None] | None = None,
         *,
         flags: str = "",
+        foreign: bool = False,
     ) -> PlannedRemedy:
-        """Return this remedy as a step of a plan."""
+        """Return this remedy as a step of a plan.
+
+        Args:
+            why: What it rests on, for people.
+            values: What to set.
+            flags: How to set it in the trainer's own words.
+            foreign: Whether the run is no language model, so that theirs are no evidence.
+        """
         return PlannedRemedy(
             remedy=self.id,
             values=dict(values or {}),
@@ -78,8 +91,8 @@ class Remedy:
             when=self.when,
             flags=flags,
             labels=self.labels,
-            worked=tuple(str(e) for e in self.worked),
-            failed=tuple(str(e) for e in self.failed),
+            worked=tuple(str(e) for e in self.worked if not (foreign and e.language)),
+            failed=tuple(str(e) for e in self.failed if not (foreign and e.language)),
         )
 
 

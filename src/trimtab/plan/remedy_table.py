@@ -10,10 +10,15 @@ from collections.abc import Mapping
 
 from trimtab.plan.domain_remedies import DOMAIN_REMEDIES
 from trimtab.plan.outside_remedies import OUTSIDE_REMEDIES
-from trimtab.plan.remedies import Evidence as Ev
-from trimtab.plan.remedies import Remedy
+from trimtab.plan.remedies import Evidence, Remedy
 
 __all__ = ["REMEDIES", "REMEDY_BY_ID"]
+
+
+def _ev(run: str, source: str, note: str = "") -> Evidence:
+    """Return a run of this table, all of which are of language models."""
+    return Evidence(run, source, note, language=True)
+
 
 _OPT = "OPT-175B logbook"
 _TR8 = "BigScience tr8-104B chronicles"
@@ -33,16 +38,16 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="newer checkpoints are moved aside, not deleted; move them back",
         when="mid-run",
         worked=(
-            Ev(
+            _ev(
                 "PaLM-540B",
                 _PALM,
                 "about 100 steps back, with the data left out, at some 20 spikes",
             ),
-            Ev("OPT-175B", _OPT, "when it went far enough back"),
+            _ev("OPT-175B", _OPT, "when it went far enough back"),
         ),
         failed=(
-            Ev("tr8-104B", _TR8, "to 6210 with another seed: failed again, sooner"),
-            Ev("OPT-175B close restarts", _OPT, "close to the explosion they exploded again"),
+            _ev("tr8-104B", _TR8, "to 6210 with another seed: failed again, sooner"),
+            _ev("OPT-175B close restarts", _OPT, "close to the explosion they exploded again"),
         ),
     ),
     Remedy(
@@ -53,8 +58,8 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="newer checkpoints are moved aside, not deleted; move them back",
         when="mid-run",
         worked=(
-            Ev("OPT-175B", _OPT, "some spikes were passed only after a long way back"),
-            Ev("IDEFICS-80B", _M4, "done repeatedly"),
+            _ev("OPT-175B", _OPT, "some spikes were passed only after a long way back"),
+            _ev("IDEFICS-80B", _M4, "done repeatedly"),
         ),
     ),
     Remedy(
@@ -68,13 +73,13 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
         when="mid-run",
         worked=(
-            Ev("OPT-175B", _OPT, "each time the run began to diverge"),
-            Ev("OPT-66B", _OPT, "the same"),
-            Ev("104B exp 11", _LESSONS, "6e-5 to 3e-5, together with a smaller init"),
-            Ev("GLM-130B", _GLM, "halved its minimum"),
-            Ev("IDEFICS-80B", _M4, "by a quarter, then by half; doubling it back was a mistake"),
+            _ev("OPT-175B", _OPT, "each time the run began to diverge"),
+            _ev("OPT-66B", _OPT, "the same"),
+            _ev("104B exp 11", _LESSONS, "6e-5 to 3e-5, together with a smaller init"),
+            _ev("GLM-130B", _GLM, "halved its minimum"),
+            _ev("IDEFICS-80B", _M4, "by a quarter, then by half; doubling it back was a mistake"),
         ),
-        failed=(Ev("104B exp 7-10", _TR8, "6e-5 down to 1e-5 only postponed it"),),
+        failed=(_ev("104B exp 7-10", _TR8, "6e-5 down to 1e-5 only postponed it"),),
     ),
     Remedy(
         id="restore-lr",
@@ -86,19 +91,20 @@ REMEDIES: tuple[Remedy, ...] = (
     ),
     Remedy(
         id="skip-data",
+        unfit=("agent",),
         title="leave the suspect samples out",
         changes="the data order: the named sample ids are never fed",
         cost="that data is not learned from; keep the total small",
         undo="feed the samples later from a healthy state",
         when="mid-run",
         worked=(
-            Ev("PaLM-540B", _PALM, "200-500 batches at each of about 20 spikes; none came back"),
-            Ev("GLM-130B", _GLM, "40701-40900 left out"),
-            Ev("104B exp 12 first skip", _TR8, "13251-14000 left out; held until about 17 000"),
+            _ev("PaLM-540B", _PALM, "200-500 batches at each of about 20 spikes; none came back"),
+            _ev("GLM-130B", _GLM, "40701-40900 left out"),
+            _ev("104B exp 12 first skip", _TR8, "13251-14000 left out; held until about 17 000"),
         ),
         failed=(
-            Ev("104B exp 12 later skips", _TR8, "did not hold"),
-            Ev("tr8-104B", _TR8, "a new seed, hence other data, only moved the spike"),
+            _ev("104B exp 12 later skips", _TR8, "did not hold"),
+            _ev("tr8-104B", _TR8, "a new seed, hence other data, only moved the spike"),
         ),
     ),
     Remedy(
@@ -108,8 +114,8 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="the step's data is spent; too many skips stop learning unnoticed",
         undo="raise the threshold",
         when="mid-run",
-        worked=(Ev("OLMo 2", "OLMo-core SkipStep", "in production"),),
-        failed=(Ev("OPT-175B", _OPT, "skipping on grad norm above 1.0 did not save runs 11.x"),),
+        worked=(_ev("OLMo 2", "OLMo-core SkipStep", "in production"),),
+        failed=(_ev("OPT-175B", _OPT, "skipping on grad norm above 1.0 did not save runs 11.x"),),
     ),
     Remedy(
         id="lower-clip",
@@ -123,27 +129,28 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="raise the clip again",
         when="mid-run",
         worked=(
-            Ev(
+            _ev(
                 "OPT-175B",
                 _OPT,
                 "2.5 to 1.5 to 1.0 to 0.3: helped or delayed, they could not tell; without any clip"
                 " it failed",
             ),
         ),
-        failed=(Ev("Marin 32B", _MARIN, "no big difference"),),
+        failed=(_ev("Marin 32B", _MARIN, "no big difference"),),
     ),
     Remedy(
         id="adam-beta2",
+        unfit=("agent", "game"),
         title="lower Adam's beta2 to 0.95",
         changes="the memory of the second moment",
         cost="slower but more stable; the moments need a while to follow",
         undo="set it back",
         when="unsure",
         needs=("second-moment",),
-        worked=(Ev("BLOOM-176B", _BLOOM, "0.95 from the start; one spike in the whole run"),),
+        worked=(_ev("BLOOM-176B", _BLOOM, "0.95 from the start; one spike in the whole run"),),
         failed=(
-            Ev("104B", _LESSONS, "0.999 to 0.95 listed under what did not work"),
-            Ev(
+            _ev("104B", _LESSONS, "0.999 to 0.95 listed under what did not work"),
+            _ev(
                 "OPT-175B",
                 _OPT,
                 "the checkpoint's value was loaded back, so the change never took force",
@@ -160,8 +167,8 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="set it back",
         when="unsure",
         needs=("second-moment",),
-        worked=(Ev("OLMo 2", "OLMo 2 report", "smaller: the grad norm settled sooner"),),
-        failed=(Ev("OPT-175B", _OPT, "1e-8 to 1e-6: no effect seen, with a bug present"),),
+        worked=(_ev("OLMo 2", "OLMo 2 report", "smaller: the grad norm settled sooner"),),
+        failed=(_ev("OPT-175B", _OPT, "1e-8 to 1e-6: no effect seen, with a bug present"),),
     ),
     Remedy(
         id="init-std",
@@ -172,8 +179,8 @@ REMEDIES: tuple[Remedy, ...] = (
         when="from scratch",
         needs=("language-model",),
         worked=(
-            Ev("104B exp 11", _LESSONS, "0.02 to 0.006 made the difference"),
-            Ev("BLOOM-176B", _BLOOM, "0.0048"),
+            _ev("104B exp 11", _LESSONS, "0.02 to 0.006 made the difference"),
+            _ev("BLOOM-176B", _BLOOM, "0.0048"),
         ),
     ),
     Remedy(
@@ -184,8 +191,10 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="another restart from step 0",
         when="from scratch",
         needs=("language-model",),
-        worked=(Ev("104B and BLOOM", _LESSONS, "helped against spikes that do not heal"),),
-        failed=(Ev("tr8b-104B", "BigScience tr8b chronicles", "diverged at about 14 000 with it"),),
+        worked=(_ev("104B and BLOOM", _LESSONS, "helped against spikes that do not heal"),),
+        failed=(
+            _ev("tr8b-104B", "BigScience tr8b chronicles", "diverged at about 14 000 with it"),
+        ),
     ),
     Remedy(
         id="embedding-gradient-shrink",
@@ -196,7 +205,7 @@ REMEDIES: tuple[Remedy, ...] = (
         when="mid-run",
         needs=("language-model",),
         worked=(
-            Ev(
+            _ev(
                 "GLM-130B",
                 _GLM,
                 "0.1 from the start; taken back to 1 at about 6 000, spikes at 33 700 and 35 200,"
@@ -213,8 +222,8 @@ REMEDIES: tuple[Remedy, ...] = (
         when="unsure",
         needs=("loss-scale",),
         worked=(
-            Ev("BLOOM-176B", _BLOOM, "one spike in the whole run"),
-            Ev("OPT", _OPT, "in hindsight"),
+            _ev("BLOOM-176B", _BLOOM, "one spike in the whole run"),
+            _ev("OPT", _OPT, "in hindsight"),
         ),
     ),
     Remedy(
@@ -225,7 +234,7 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="load the saved scaler",
         when="mid-run",
         needs=("loss-scale",),
-        worked=(Ev("OPT-175B", "OPT paper", "helped in some restarts"),),
+        worked=(_ev("OPT-175B", "OPT paper", "helped in some restarts"),),
     ),
     Remedy(
         id="stable-attention-scaling",
@@ -236,8 +245,8 @@ REMEDIES: tuple[Remedy, ...] = (
         when="mid-run",
         needs=("attention",),
         failed=(
-            Ev("tr8-104B try 3", _TR8, "failed in the same way"),
-            Ev("OPT-175B 11.10", _OPT, "failed too"),
+            _ev("tr8-104B try 3", _TR8, "failed in the same way"),
+            _ev("OPT-175B 11.10", _OPT, "failed too"),
         ),
     ),
     Remedy(
@@ -249,7 +258,7 @@ REMEDIES: tuple[Remedy, ...] = (
         when="unsure",
         needs=("attention",),
         worked=(
-            Ev(
+            _ev(
                 "Marin 32B",
                 _MARIN,
                 "put in at 80 000 with a re-warm-up; cured what nothing else did",
@@ -265,8 +274,8 @@ REMEDIES: tuple[Remedy, ...] = (
         when="mid-run",
         needs=("language-model",),
         worked=(
-            Ev("PaLM-540B", _PALM, "1e-4 throughout"),
-            Ev("Marin 32B", _MARIN, "stopped growth of the output layer"),
+            _ev("PaLM-540B", _PALM, "1e-4 throughout"),
+            _ev("Marin 32B", _MARIN, "stopped growth of the output layer"),
         ),
     ),
     Remedy(
@@ -278,9 +287,9 @@ REMEDIES: tuple[Remedy, ...] = (
         when="unsure",
         needs=("moments",),
         failed=(
-            Ev("104B", _TR8, "huge spike even with a hundred steps at rate 0"),
-            Ev("Marin 32B", _MARIN, "relapsed"),
-            Ev("OPT-175B", _OPT, "swapping to SGD made a plateau"),
+            _ev("104B", _TR8, "huge spike even with a hundred steps at rate 0"),
+            _ev("Marin 32B", _MARIN, "relapsed"),
+            _ev("OPT-175B", _OPT, "swapping to SGD made a plateau"),
         ),
     ),
     Remedy(
@@ -290,8 +299,8 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a restart from step 0, and slower learning at first",
         undo="another restart from step 0",
         when="from scratch",
-        worked=(Ev("advice of Conglong Li", _TR8, "gradients are largest where the ramp ends"),),
-        failed=(Ev("104B", _LESSONS, "did not help"),),
+        worked=(_ev("advice of Conglong Li", _TR8, "gradients are largest where the ramp ends"),),
+        failed=(_ev("104B", _LESSONS, "did not help"),),
     ),
     Remedy(
         id="sequence-length-warm-up",
@@ -302,8 +311,8 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="train at full length",
         when="from scratch",
         needs=("language-model",),
-        worked=(Ev("GPT-2 1.5B", "arXiv:2108.06084", "larger batches and rates stayed stable"),),
-        failed=(Ev("104B", _LESSONS, "did not help"),),
+        worked=(_ev("GPT-2 1.5B", "arXiv:2108.06084", "larger batches and rates stayed stable"),),
+        failed=(_ev("104B", _LESSONS, "did not help"),),
     ),
     Remedy(
         id="double-batch",
@@ -315,7 +324,7 @@ REMEDIES: tuple[Remedy, ...] = (
         ),
         undo="halve it again",
         when="mid-run",
-        failed=(Ev("OPT-175B", _OPT, "not much difference, and less efficient per sample"),),
+        failed=(_ev("OPT-175B", _OPT, "not much difference, and less efficient per sample"),),
     ),
     Remedy(
         id="width-depth-ratio",
@@ -324,7 +333,7 @@ REMEDIES: tuple[Remedy, ...] = (
         cost="a restart from step 0",
         undo="another restart from step 0",
         when="from scratch",
-        failed=(Ev("104B", _LESSONS, "did not help"),),
+        failed=(_ev("104B", _LESSONS, "did not help"),),
     ),
     Remedy(
         id="ramp-data-mix",
@@ -334,7 +343,7 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="go back to the old shares",
         when="mid-run",
         worked=(
-            Ev("GLM-130B", _GLM, "a ramp and a re-warm-up, after an abrupt change had diverged"),
+            _ev("GLM-130B", _GLM, "a ramp and a re-warm-up, after an abrupt change had diverged"),
         ),
     ),
     Remedy(
@@ -345,7 +354,7 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="make the change again, alone and watched",
         when="mid-run",
         worked=(
-            Ev("OPT-175B", _OPT, "an accidental library update was found in the activation norms"),
+            _ev("OPT-175B", _OPT, "an accidental library update was found in the activation norms"),
         ),
     ),
     Remedy(
@@ -364,8 +373,8 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="put the node back after a test",
         when="mid-run",
         worked=(
-            Ev("OPT-175B", _OPT, "hosts were cycled throughout"),
-            Ev("BLOOM-176B", _BLOOM, "a slow node found by elimination"),
+            _ev("OPT-175B", _OPT, "hosts were cycled throughout"),
+            _ev("BLOOM-176B", _BLOOM, "a slow node found by elimination"),
         ),
     ),
     Remedy(
@@ -376,11 +385,11 @@ REMEDIES: tuple[Remedy, ...] = (
         undo="roll back to before the first sign",
         when="mid-run",
         worked=(
-            Ev("BLOOM-176B", _BLOOM, "back within about 30 steps"),
-            Ev("104B exp 11", _LESSONS, "back after about 2 000 steps"),
+            _ev("BLOOM-176B", _BLOOM, "back within about 30 steps"),
+            _ev("104B exp 11", _LESSONS, "back after about 2 000 steps"),
         ),
         failed=(
-            Ev("104B other spikes", _LESSONS, "more often than not a huge spike did not heal"),
+            _ev("104B other spikes", _LESSONS, "more often than not a huge spike did not heal"),
         ),
     ),
     *OUTSIDE_REMEDIES,

@@ -9,10 +9,11 @@ open, and a remedy that needs one is worded so.
 import re
 from collections.abc import Iterable
 
+from trimtab.detectors.stand_in import training_of
 from trimtab.record import RunRecord
 from trimtab.signals.spans import has_value_other_than
 
-__all__ = ["open_traits", "traits_of"]
+__all__ = ["is_foreign", "open_traits", "traits_of"]
 
 _LANGUAGE_FORMATS = (
     "megatron",
@@ -43,6 +44,10 @@ _ATTENTION_WORDS = re.compile(
     r"|(?<![a-z])vit(?![a-z])",
     re.I,
 )
+_OF_OTHERS = frozenset(
+    ("accuracy", "eval_score", "eval_error", "recon_loss", "latent_kl", "fid", "ema_loss")
+)
+"""Signals of classifiers, detectors and generative models."""
 _RECURRENT_WORDS = re.compile(r"lstm|(?<![a-z])(?:gru|rnn|rwkv|mamba)(?![a-z])", re.I)
 _OPTIMIZER_KEY = re.compile(r"(?<![a-z])optim(?:izer)?(?:[._ -]?(?:name|type|class))?$", re.I)
 _ADAM_WORDS = re.compile(r"adam|lamb(?![a-z])|(?<![a-z0-9])(?:adam_?)?beta_?2(?![0-9])", re.I)
@@ -93,6 +98,18 @@ def traits_of(record: RunRecord, framework: str = "") -> frozenset[str]:
     if any(known in name for known in _LANGUAGE_FORMATS) or _has_adam(record):
         found |= _OF_OPTIMIZER
     return frozenset(found if stated is None else (found - _SAID_BY_GUARD) | stated)
+
+
+def is_foreign(record: RunRecord, traits: frozenset[str]) -> bool:
+    """Return whether a run is shown to be other training than that of a language model.
+
+    Args:
+        record: What the run logged.
+        traits: What `traits_of` gave.
+    """
+    if not traits.isdisjoint(("language-model", "attention")):
+        return False
+    return training_of(record) != "" or not _OF_OTHERS.isdisjoint(record.columns)
 
 
 def open_traits(record: RunRecord) -> frozenset[str]:
