@@ -22,6 +22,7 @@ from trimtab.readers.csv_block import byte_blocks, even_block
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.long_form import LongForm, fill_series
 from trimtab.readers.numbers import counted
+from trimtab.readers.other_languages import header_in_english
 from trimtab.readers.table import LogTable, is_known_key, is_step_key
 from trimtab.readers.table_axis import names_epoch
 from trimtab.readers.tags import might_be_loss, signal_of_tag, tag_of_file
@@ -203,7 +204,8 @@ class CsvReader:
         numbers = any(_is_number(cell) for row in rows for cell in row)
         if rows and not numbers:
             return 0.0
-        known = any(is_known_key(n) for n in names) or LongForm.told_by(names) is not None
+        in_english = header_in_english(names)
+        known = any(map(is_known_key, in_english)) or LongForm.told_by(names) is not None
         # Evenness over many rows is no chance: no format deeper in the file is worth a search.
         certain = known and len(rows) >= _MANY_ROWS and even == len(rows) and delimiter != "|"
         return 0.96 if certain else 0.8 if known else 0.3
@@ -412,6 +414,7 @@ def _named_by_file(header: list[str], path: Path) -> list[str]:
     TensorBoard writes `Wall time,Step,Value` to `run-NAME-tag-TAG.csv`, Neptune `step,value,...` to
     `TAG.csv`.
     """
+    header = header_in_english(header)
     if any(signal_of_tag(name) is not None for name in header):
         return header
     tag = tag_of_file(path)

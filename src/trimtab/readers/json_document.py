@@ -25,7 +25,14 @@ import orjson
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import as_json, flatten
-from trimtab.readers.long_form import LongForm, StepValues, fill_series, main_series, series_of
+from trimtab.readers.long_form import (
+    LongForm,
+    StepValues,
+    fill_series,
+    main_series,
+    numbers_of,
+    series_of,
+)
 from trimtab.readers.numbers import counted
 from trimtab.readers.own_steps import placed
 from trimtab.readers.table import LogTable, is_known_key, is_step_key
@@ -40,8 +47,8 @@ _MAX_DIGITS = 15
 _MAX_RUNS = 8
 """How many objects of a list are looked into for lists of their own."""
 _ROWS, _COLUMNS, _BY_STEP, _SERIES = "rows", "columns", "by step", "series"
-_OPENING = re.compile(r"\s*(?:\{\s*[\"']|\[\s*[\[{])")
-"""An object's first key, or a list's first row; not a time stamp in brackets."""
+_OPENING = re.compile(r"\s*(?:\{\s*[\"']|\[\s*(?:[\[{]|-?\d[\d.eE+-]*\s*,))")
+"""An object's first key, a list's first row or number; not a time stamp in brackets."""
 _SIGNS = re.compile(r'"log_history"\s*:\s*\[|"(?:start_step|step_interval)"\s*:')
 _LOSS_KEY = re.compile(
     r"([\"'])[^\"']{0,40}loss[^\"']{0,20}\1\s*:\s*(?:[\[{\d]|nan|inf)", re.IGNORECASE
@@ -178,8 +185,8 @@ def _first_fault(text: str) -> tuple[int, str]:
 
 def _best(document: object, path: Path) -> _Found | None:
     """Return the largest part of a document that can be a run."""
-    series, tag = series_of(document), tag_of_file(path)
-    # A lone list of pairs has no name inside; the name of its file is all there is.
+    series, tag = series_of(document) or numbers_of(document), tag_of_file(path)
+    # A lone list of pairs, or of numbers, has no name inside; that of its file is all there is.
     if series is not None and tag:
         return _Found(_SERIES, "series", {tag: series}, len(series))
     return max(_candidates(document, "", 0), key=lambda f: f.size, default=None)

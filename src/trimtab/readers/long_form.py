@@ -16,7 +16,7 @@ from trimtab.readers.table import LogTable
 from trimtab.readers.tags import might_be_loss, signal_of_tag
 from trimtab.vocabulary import normalise
 
-__all__ = ["LongForm", "fill_series", "main_series", "series_of"]
+__all__ = ["LongForm", "fill_series", "main_series", "numbers_of", "series_of"]
 
 StepValues = Sequence[tuple[float, object]]
 """(step, value) in the order of the file."""
@@ -99,6 +99,18 @@ def series_of(part: object) -> StepValues | None:
         except OverflowError:  # a whole number of more than 308 digits
             return None
     return result
+
+
+def numbers_of(part: object) -> StepValues | None:
+    """Return (place, value) of a list of numbers, from 0; None for another part.
+
+    What `print(losses)` and `json.dump(losses)` write. NaN and Inf stay, None is missing.
+    """
+    if not isinstance(part, list) or len(part) < _MIN_PAIRS:
+        return None
+    if not all(p is None or (isinstance(p, int | float) and not isinstance(p, bool)) for p in part):
+        return None
+    return [(float(i), value) for i, value in enumerate(part)]
 
 
 def main_series(series: Mapping[str, Sequence[object]]) -> str:

@@ -24,6 +24,7 @@ from trimtab.readers.freetext.row_times import seconds_per_epoch
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.numbers import shown
+from trimtab.readers.other_languages import translator
 from trimtab.readers.runs_in_file import marks_in
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
@@ -39,7 +40,7 @@ _ANY_LOSS = (
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
 _ANY_REWARD = re.compile(
-    r"\brewards?\W{1,4}-?\d|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d|\bep(?:isode)?\b[^\n]{0,80}\b(?:score|return)\W{1,4}-?\d"
+    r"\b(?:rewards?|fitness)\W{1,4}-?\d|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d|\bep(?:isode)?\b[^\n]{0,80}\b(?:score|return)\W{1,4}-?\d"
     r"|\b(?:score|return)\W{1,4}-?\d[^\n]{0,80}\bepisode\b",
     re.IGNORECASE,
 )
@@ -82,6 +83,8 @@ class TextReader:
             or len(_ANY_REWARD.findall(sample.text)) >= _FEWEST_REWARDS
         ):
             return 0.22
+        if translator(sample.lines) is not None:
+            return 0.22
         # Just above MIN_CONFIDENCE: any reader that knows the format goes before it.
         return 0.22 if sample.contains(_ANY_LOSS) else 0.0
 
@@ -108,10 +111,16 @@ class TextReader:
         token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
         shapes = Shapes({**self.keys, **_given_keys()}, token)
         lines = TextLines(path)
-        one_by_one = itertools.chain.from_iterable(lines.blocks())
+        one_by_one: Iterator[str] = itertools.chain.from_iterable(lines.blocks())
+        # A person's keys are words of the file.
+        in_english = None if all_given() else translator(sample.lines)
+        if in_english is not None:
+            one_by_one = map(in_english, one_by_one)
         shown_lines = _pieces(one_by_one) if "\b" in sample.text else one_by_one
         shapes.see(last_states(shown_lines, every_state=every_state))
         notes = lines.notes()
+        if in_english is not None:
+            notes.append("the words of the log were put into English; keys are given in it")
         if lines.torn and shapes.drop_torn():
             notes.append("the last record was torn in mid-write and left out")
         record = settle(

@@ -1,0 +1,103 @@
+"""Logs in other languages are read as English ones are, and English ones are left alone."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import trimtab
+from trimtab.errors import ReadError
+from trimtab.readers.other_languages import header_in_english, translator
+
+NUM = 40
+
+
+def losses(seed: int = 0) -> np.ndarray:
+    """A loss that falls."""
+    return (
+        2 * np.exp(-np.arange(NUM) / 12) + 0.3 + 0.01 * np.random.default_rng(seed).normal(size=NUM)
+    )
+
+
+LINES = {
+    "German": "Epoche {n}: Verlust {a:.4f}, Validierungsverlust {b:.4f}, Lernrate 1e-3",
+    "French": "Epoque {n} | Perte d'entraînement : {a:.4f} | Perte de validation : {b:.4f}",
+    "Spanish": "Época {n}/40 - pérdida de entrenamiento: {a:.4f} - pérdida de validación: {b:.4f}",
+    "Portuguese": "Época {n}: perda = {a:.4f}, perda de validação = {b:.4f}",
+    "Russian": "Эпоха {n}: потери на обучении {a:.4f}, потери на валидации {b:.4f}",
+    "Chinese": "第 {n} 轮 训练损失: {a:.4f} 验证损失: {b:.4f} 准确率: 0.5",
+    "Japanese": "エポック {n}: 損失 {a:.4f}, 検証損失 {b:.4f}",
+    "Korean": "에폭 {n}: 훈련 손실 {a:.4f}, 검증 손실 {b:.4f}",
+    "Turkish": "Epoch {n} Eğitim kaybı: {a:.4f} Doğrulama kaybı: {b:.4f}",  # noqa: RUF001
+    "Romanian": "pas {n} | pierdere {a:.4f} | validare pierdere {b:.4f}",
+}
+
+
+@pytest.mark.parametrize("language", LINES)
+def test_text_is_read_with_its_loss_and_validation(tmp_path: Path, language: str) -> None:
+    loss = losses()
+    lines = [LINES[language].format(n=i + 1, a=y, b=y + 0.1) for i, y in enumerate(loss)]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (record,) = trimtab.read(path)
+    assert record.step.tolist() == list(range(1, NUM + 1))
+    np.testing.assert_allclose(record.columns["loss"].values, np.round(loss, 4))
+    np.testing.assert_allclose(record.columns["val_loss"].values, np.round(loss + 0.1, 4))
+    assert any("put into English" in note for note in record.notes)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "época,perda,perda_validação",
+        "epoch,训练损失,验证损失",
+        "paso,perdida_entrenamiento,perdida_validacion",
+        "epoque;perte;perte_validation",
+    ],
+)
+def test_a_table_is_read_by_its_translated_header(tmp_path: Path, header: str) -> None:
+    loss, cut = losses(), ";" if ";" in header else ","
+    rows = [cut.join([str(i + 1), f"{y:.4f}", f"{y + 0.1:.4f}"]) for i, y in enumerate(loss)]
+    path = tmp_path / "history.csv"
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    (record,) = trimtab.read(path)
+    assert {"loss", "val_loss"} <= record.columns.keys()
+    assert record.step.tolist() == list(range(1, NUM + 1))
+
+
+def test_english_logs_and_english_words_are_left_alone() -> None:
+    assert translator(["step 1 loss 2.5", "step 2 loss 2.4", "step 3 loss 2.3"] * 4) is None
+    assert translator(["10 strata of 3 media, step 5"] * 10) is None
+    assert header_in_english(["pas", "media", "train_loss"]) == ["pas", "media", "train_loss"]
+
+
+def test_a_persons_own_keys_are_words_of_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    lines = [f"pas {i} | pierdere {y:.4f}" for i, y in enumerate(losses())]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = trimtab.analyze(path, columns={"loss": "pierdere", "step": "pas"})
+    assert found.runs[0].record.num_loss_rows == NUM
+
+
+@pytest.mark.parametrize("name", ["train_loss.txt", "losses.json"])
+def test_a_bare_list_of_numbers_is_what_its_file_is_called(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text(json.dumps([*losses()[:30].tolist(), float("nan")]), encoding="utf-8")
+    (record,) = trimtab.read(path)
+    assert (record.num_loss_rows, record.step[-1]) == (31, 30)
+    other = tmp_path / "numbers.json"
+    other.write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    with pytest.raises(ReadError):
+        trimtab.read(other)
+
+
+def test_fitness_by_generation_is_a_reward(tmp_path: Path) -> None:
+    path = tmp_path / "evolution.txt"
+    path.write_text(
+        "".join(f"10:44:{i:02d}, Gen {i}, Fitness {100 + i}.00, Species 9\n" for i in range(40)),
+        encoding="utf-8",
+    )
+    (record,) = trimtab.read(path)
+    assert record.columns["reward"].values[[0, -1]].tolist() == [100, 139]
+    assert record.step[-1] == 39
