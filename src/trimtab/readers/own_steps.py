@@ -99,9 +99,15 @@ def _is_held_out(key: str) -> bool:
 def _count(key: str, values: Sequence[object]) -> _Count | None:
     words = _words(key)
     named = words & (_STEP_WORDS | _EPOCH_WORDS)
-    steps = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(named) != 1:
+        return None
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    try:
+        steps = [float(v) for v in numbers]
+    except OverflowError:  # a whole number of more than 308 digits
+        return None
     # Times of a step, and settings such as the steps of a warm-up, do not rise by whole numbers.
-    if len(named) != 1 or len(steps) != len(values) or not all(s.is_integer() for s in steps):
+    if len(steps) != len(values) or not all(s.is_integer() for s in steps):
         return None
     if len(steps) < 2 or steps[-1] <= steps[0]:
         return None

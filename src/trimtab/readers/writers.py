@@ -97,7 +97,10 @@ def other_writers_of_epochs(
     falls = np.flatnonzero(np.diff(epoch) < 0)
     if len(falls) < _MIN_TURNS_OF_EPOCH or not np.isfinite([epoch, step]).all():
         return none
-    place = epoch * (float(np.max(np.abs(step))) + 1.0) + step
+    with np.errstate(over="ignore"):
+        place = epoch * (float(np.max(np.abs(step))) + 1.0) + step
+    if not np.isfinite(place).all():
+        return none
     # From where they take turns on: what stands before is one of them, or an earlier attempt.
     near = np.diff(falls, prepend=falls[0] - 1) <= _MAX_TURN_ROWS
     first = int(falls[np.flatnonzero(~near)[-1]] if not near.all() else falls[0])
