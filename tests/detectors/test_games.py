@@ -92,7 +92,26 @@ def breaks(seed: int, n: int = 120) -> Columns:
     return columns
 
 
-SOUND = (leaves_chance, steps_up, critic_from_zero, swings)
+def won_from_the_start(seed: int, n: int = 160) -> Columns:
+    """The discriminator is certain after a few rows; the generator's loss grows without end."""
+    rng = np.random.default_rng(seed)
+    k = np.arange(n)
+    return {
+        "Gen Loss": np.where(k < 3, 0.8, 4 + 0.1 * k) * np.exp(rng.normal(0, 0.1, n)),
+        "Disc Loss": np.where(k < 3, 1.3, 0.001) * np.exp(rng.normal(0, 0.3, n)),
+    }
+
+
+def strong_discriminator(seed: int, n: int = 160) -> Columns:
+    """A discriminator with little loss, and a generator that holds its own."""
+    rng = np.random.default_rng(seed)
+    return {
+        "Gen Loss": 4.5 * np.exp(rng.normal(0, 0.2, n)),
+        "Disc Loss": 0.015 * np.exp(rng.normal(0, 0.5, n)),
+    }
+
+
+SOUND = (leaves_chance, steps_up, critic_from_zero, swings, strong_discriminator)
 
 
 @pytest.mark.parametrize("seed", range(100, 104))
@@ -117,6 +136,13 @@ def test_a_loss_that_runs_away_is_an_alarm(seed: int, which: int | None, tmp_pat
     assert [(i.kind, i.severity) for i in found] == [("divergence", "critical")]
     assert 70 <= found[0].onset_row <= 120
     assert found[0].end_row is None
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_one_side_at_its_floor_while_the_other_grows_is_an_alarm(seed: int, tmp_path: Path) -> None:
+    (found,) = alarms(log(tmp_path / "gan.csv", won_from_the_start(seed)))
+    assert found.kind == "signal-abnormal"
+    assert "discriminator_loss" in found.signals
 
 
 def test_values_that_break_are_an_alarm(tmp_path: Path) -> None:

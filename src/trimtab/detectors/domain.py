@@ -250,6 +250,12 @@ def _stays_within(x: SignalLevel, share: float) -> bool:
     return all(abs(level - x.start) <= share * abs(x.start) for level in levels)
 
 
+def _lies_at_zero(x: SignalLevel, most: float) -> bool:
+    """Whether the course, its first quarter left out, and the last rows lie between 0 and a bound."""
+    late = x.past_cells[len(x.past_cells) // 4 :]
+    return all(0 <= level <= most for level in (*late, *x.halves))
+
+
 HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "over": lambda x, a, _: x.high >= a,
     "under": lambda x, a, _: x.low <= a,
@@ -276,6 +282,8 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "falls with": lambda x, _a, y: _falls_with(x, y),
     "is zero": lambda x, _a, _y: x.ordered[0] == x.ordered[-1] == x.high == x.low == 0,
     "stays within": lambda x, a, _: _stays_within(x, a),
+    "lies at zero": lambda x, a, _: _lies_at_zero(x, a),
+    "rises on": lambda x, a, _: x.quarters[0] + a * x.sigma < x.quarters[1] < x.quarters[2],
     "near a half": lambda x, a, _: _stands_near(x, a, 0.5),
     "logged": lambda _x, _a, _y: True,
 }

@@ -629,6 +629,20 @@ _GAN: tuple[DomainSign, ...] = (
         causes=("discriminator-too-strong",),
     ),
     DomainSign(
+        id="discriminator-won",
+        title="the discriminator has won from the start, and the generator's loss grows on",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            # A critic without a bound has losses below 0, which are no floor.
+            _c("discriminator_loss", "lies at zero", 0.02),
+            _c("generator_loss", "rises on", 2.0),
+            _c("generator_loss", "times start", 1.5),
+        ),
+        min_rows=48,
+        causes=("discriminator-too-strong",),
+    ),
+    DomainSign(
         id="discriminator-certain",
         title="the discriminator tells real from generated samples with certainty",
         kind="signal-abnormal",
