@@ -165,3 +165,16 @@ def test_values_that_break_are_an_alarm(tmp_path: Path) -> None:
 )
 def test_the_name_says_whether_a_loss_is_of_a_game(key: str, *, told: bool) -> None:
     assert is_of_a_game(key) is told
+
+
+def test_a_critic_without_a_bound_is_certain_of_nothing(tmp_path: Path) -> None:
+    t = np.arange(81.0)
+    rng = np.random.default_rng(4)
+    down = np.minimum(t / 15, 1)
+    columns = {
+        "d_loss": 10 - 22 * down + 0.4 * rng.normal(size=81),
+        "g_loss": 0.02 + 4 * down + 0.3 * rng.normal(size=81),
+        "d_real": 10 * down + 0.3 * rng.normal(size=81),
+        "d_fake": 0.2 - 4 * down + 0.3 * rng.normal(size=81),
+    }
+    assert alarms(log(tmp_path / "gan.csv", columns)) == []

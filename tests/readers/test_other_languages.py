@@ -101,3 +101,13 @@ def test_fitness_by_generation_is_a_reward(tmp_path: Path) -> None:
     (record,) = trimtab.read(path)
     assert record.columns["reward"].values[[0, -1]].tolist() == [100, 139]
     assert record.step[-1] == 39
+
+
+def test_an_epoch_that_stands_twice_begins_a_run_anew(tmp_path: Path) -> None:
+    path = tmp_path / "history.csv"
+    loss = [0.77, *losses()[:39].tolist(), *(losses(1)[:39] + 0.1).tolist()]
+    epochs = [1, *range(1, 40), *range(1, 40)]
+    rows = [f"{e},{y:.4f}" for e, y in zip(epochs, loss, strict=True)]
+    path.write_text("Epoch,Avg Loss\n" + "\n".join(rows) + "\n", encoding="utf-8")
+    (record,) = trimtab.read(path)
+    assert (record.axis, len(record.attempts)) == ("epoch", 3)

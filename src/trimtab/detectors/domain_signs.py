@@ -626,6 +626,8 @@ _GAN: tuple[DomainSign, ...] = (
             _c("discriminator_loss", "under", 0.15),
             _c("generator_loss", "times start", 2),
         ),
+        # A critic without a bound has losses below 0.
+        unless=(_c("discriminator_loss", "under", -0.05),),
         causes=("discriminator-too-strong",),
     ),
     DomainSign(
@@ -652,6 +654,8 @@ _GAN: tuple[DomainSign, ...] = (
             _c("d_real", "over", 0.97),
             _c("d_fake", "was over", 0.1),
         ),
+        # A critic's outputs are no probabilities.
+        unless=(_c("d_fake", "under", -0.01), _c("d_real", "over", 1.01)),
         causes=("discriminator-too-strong",),
     ),
     DomainSign(

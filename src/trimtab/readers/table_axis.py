@@ -71,7 +71,8 @@ EPOCH_KEYS = ("epoch", "train/epoch", "epochs")
 _STEP_LEAVES = frozenset({"step", "global step", "iteration", "iter", "training iteration", "kimg"})
 _TIMES = re.compile(r"tim(?:e|ing)|speed|perf|sec\b|per ")
 """Words of a path under which `step` is how long one takes."""
-_MAX_REPEATED_STEPS = 0.2
+_MAX_REPEATED_STEPS, _MAX_REPEATED_EPOCHS = 0.2, 0.02
+"""Share of rows whose step, or epoch, is that of the row before: of a run that was begun anew."""
 _MIN_STEP_SHARE = 0.9
 # Not all: an excerpt, a restart or an epoch of another length breaks some of them.
 _MIN_TURNS = 0.6
@@ -145,7 +146,7 @@ def find_table_axis(
             continue
         return "step", _placed(columns[key], signals, key, notes), key
     for key in columns:
-        if names_epoch(key) and _counts(columns[key], rows, share=0.0):
+        if names_epoch(key) and _counts(columns[key], rows, share=_MAX_REPEATED_EPOCHS):
             notes.append(f"no step is logged; rows are counted by {key!r}")
             return "epoch", _placed(columns[key], signals, key, notes), key
     for key in columns:
