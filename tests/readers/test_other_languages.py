@@ -111,3 +111,23 @@ def test_an_epoch_that_stands_twice_begins_a_run_anew(tmp_path: Path) -> None:
     path.write_text("Epoch,Avg Loss\n" + "\n".join(rows) + "\n", encoding="utf-8")
     (record,) = trimtab.read(path)
     assert (record.axis, len(record.attempts)) == ("epoch", 3)
+
+
+def test_an_error_stands_in_for_the_loss(tmp_path: Path) -> None:
+    path = tmp_path / "train.txt"
+    lines = [f"Iteration: {100 * i}\tError: {y:.9f}\n" for i, y in enumerate(losses())]
+    path.write_text("Number of tests: 25\n" + "".join(lines), encoding="utf-8")
+    (record,) = trimtab.read(path)
+    assert (record.num_loss_rows, record.step[-1]) == (NUM, 3900)
+
+
+def test_a_log_of_held_out_accuracy_alone_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    lines = [
+        f"EPOCH {i + 1} ... Validation Accuracy = {0.9 - y / 4:.3f}\n\n"
+        for i, y in enumerate(losses())
+    ]
+    path.write_text("".join(lines), encoding="utf-8")
+    (record,) = trimtab.read(path)
+    assert (record.axis, record.num_rows, record.num_loss_rows) == ("epoch", NUM, 0)
+    assert record.columns["eval_score"].present.all()

@@ -258,6 +258,7 @@ _STAND_INS = frozenset(
         "rmse",
         "mae",
         "deviance",
+        "error",
     ]
 )
 _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
