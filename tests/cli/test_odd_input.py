@@ -138,13 +138,13 @@ def test_columns_in_other_words_are_read_as_a_person_says(run: Run, log: Path, f
     data = [json.loads(line) for line in log.read_text().splitlines()]
     foreign = log.with_name(f"fremd.{form}")
     lines = {
-        "csv": ["Schritt,Verlust", *(f"{d['step']},{d['loss']}" for d in data)],
-        "jsonl": [json.dumps({"Schritt": d["step"], "Verlust": d["loss"]}) for d in data],
+        "csv": ["Zug,Zeug", *(f"{d['step']},{d['loss']}" for d in data)],
+        "jsonl": [json.dumps({"Zug": d["step"], "Zeug": d["loss"]}) for d in data],
     }[form]
     foreign.write_text("\n".join(lines) + "\n")
     code, _, err = run("inspect", foreign)
     assert code == 2, err
-    code, out, err = run("inspect", foreign, "--json", "--columns", "loss=Verlust,step=Schritt")
+    code, out, err = run("inspect", foreign, "--json", "--columns", "loss=Zeug,step=Zug")
     found, known = json.loads(out)["runs"][0], json.loads(run("inspect", log, "--json")[1])
     assert (code, found["rows"]) == (0, 400), err
     kinds = [(i["kind"], i["onset"], i["onset_row"]) for i in found["incidents"]]

@@ -78,6 +78,11 @@ def test_a_persons_own_keys_are_words_of_the_file(tmp_path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     found = trimtab.analyze(path, columns={"loss": "pierdere", "step": "pas"})
     assert found.runs[0].record.num_loss_rows == NUM
+    table = tmp_path / "history.csv"
+    rows = [f"{i},{y:.4f}" for i, y in enumerate(losses())]
+    table.write_text("\n".join(["Schritt,Verlust", *rows]) + "\n", encoding="utf-8")
+    found = trimtab.analyze(table, columns={"loss": "Verlust", "step": "Schritt"})
+    assert found.runs[0].record.num_loss_rows == NUM
 
 
 @pytest.mark.parametrize("name", ["train_loss.txt", "losses.json"])

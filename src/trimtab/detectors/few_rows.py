@@ -246,11 +246,11 @@ def _apart(peaks: Floats, least: float) -> list[int]:
 
     The lowest of them is `LONE_APART` times as high as any other.
     """
-    order = np.argsort(-peaks, kind="stable")
+    order = sorted(range(len(peaks)), key=lambda k: -peaks[k])
     for num in range(max(1, len(peaks) // 6), 0, -1):
         lowest, rest = float(peaks[order[num - 1]]), float(peaks[order[num]])
         if lowest > 0 and lowest >= max(least, LONE_APART * rest):
-            return sorted(int(k) for k in order[:num])
+            return sorted(order[:num])
     return []
 
 

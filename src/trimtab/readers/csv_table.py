@@ -414,7 +414,8 @@ def _named_by_file(header: list[str], path: Path) -> list[str]:
     TensorBoard writes `Wall time,Step,Value` to `run-NAME-tag-TAG.csv`, Neptune `step,value,...` to
     `TAG.csv`.
     """
-    header = header_in_english(header)
+    if not all_given():  # a person's keys are names of the file
+        header = header_in_english(header)
     if any(signal_of_tag(name) is not None for name in header):
         return header
     tag = tag_of_file(path)

@@ -136,7 +136,9 @@ def read_appended(mark: ReadMark) -> Appended | None:
             record = read_run(piece.name)
         except (ReadError, OSError):
             return None
-    return _compared(mark, record)
+    found = _compared(mark, record)
+    # Lines that add no row may be of another table: what they are, a whole reading says.
+    return None if found and not found.num_rows and len(fresh) > len(tail) else found
 
 
 def _compared(mark: ReadMark, record: RunRecord) -> Appended | None:
