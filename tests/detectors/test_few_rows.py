@@ -143,3 +143,12 @@ def test_a_score_that_never_moves_is_one_answer(score: float, num: int, told: bo
     columns = {"loss": _fell(num), "eval_score": np.full(num, score)}
     found = few_rows_findings(record_of(np.arange(float(num)), columns))
     assert [f.kind for f in found] == (["never-learns"] if told else [])
+
+
+@pytest.mark.parametrize("row", [8, 20])
+def test_a_lone_row_is_told_before_the_stream_has_a_past(row: int) -> None:
+    t = np.arange(60.0)
+    loss = _fell(60)
+    loss[row] *= 8
+    account = make_account(record_of(t, {"loss": loss}))
+    assert [(a.incident.kind, a.incident.onset_row) for a in account.incidents] == [("spike", row)]

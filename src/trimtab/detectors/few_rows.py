@@ -7,7 +7,8 @@ sigma the noise that their second differences show:
 * a rise that lasts: three rows in a row, each above all rows before the first of them by
   7 or 10 sigma and by a share of the level. The lowest of n rows of noise and the lowest of
   any three that follow lie some 4 sigma apart;
-* rows far out, one or a few, each alone: above both neighbors by twice, by three times as much as
+* rows far out, one or a few, each alone (of more than 30 rows the first 24, which `spike` learns
+  from): above both neighbors by twice, by three times as much as
   any other peak, and by six times the usual step;
 * overfitting: after its lowest row validation goes up, by Kendall's test of trend, or stands far
   above it to the end, while training falls on. Where validation is noise, the rows after the lowest are in any order alike, so the test
@@ -57,6 +58,9 @@ LEVELS = ((math.log(1.5), 0.97), (math.log(2.0), 0.9))
 twice, most rows tell it even where the new level is wild."""
 LONE_RATIO = 2.0
 LONE_APART = 3.0
+EARLY_ROWS = 24
+"""Rows of an attempt before which `spike` has no past to compare with; in more than a few rows lone
+ones are told up to there."""
 LAST_RATIO = 4.0
 """The same for the last row of validation, of which no neighbor behind it says that it is over."""
 CLIMB = 4.0
@@ -211,19 +215,22 @@ def _constant(record: RunRecord, span: slice) -> Iterator[Finding]:
 def _lone(record: RunRecord, span: slice) -> Iterator[Finding]:
     """Yield the rows of a loss, one or a few, that stand far above all others."""
     for signal in ("loss", "val_loss"):
-        got = _values(record, span, signal, EXCERPT_ROWS - 1)
+        got = _values(record, span, signal)
         if got is None or got[1].min() <= 0:
             continue
         rows, values = got
+        few = len(rows) < EXCERPT_ROWS
         y = np.log(values)
         usual = median(np.abs(np.diff(y)))
         last = float(y[-1] - y[-1 - LASTS : -1].max())
-        if signal == "val_loss" and last > max(math.log(LAST_RATIO), 6 * usual):
+        if few and signal == "val_loss" and last > max(math.log(LAST_RATIO), 6 * usual):
             yield _last_evaluation(record, rows, values, last / max(usual, 0.01))
             continue
         peaks = y[1:-1] - np.maximum(y[:-2], y[2:])
         least = max(math.log(LONE_RATIO), 6 * usual)
         for k in _apart(peaks, least):
+            if not few and k + 1 >= EARLY_ROWS:
+                continue
             yield finding_at(
                 record,
                 detector="few-rows-lone",
