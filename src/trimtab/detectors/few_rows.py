@@ -8,12 +8,13 @@ sigma the noise that their second differences show:
   7 or 10 sigma and by a share of the level. The lowest of n rows of noise and the lowest of
   any three that follow lie some 4 sigma apart;
 * rows far out, one or a few, each alone (of more than 30 rows the first 24, which `spike` learns
-  from): above both neighbors by twice, by three times as much as
-  any other peak, and by six times the usual step;
+  from): above both neighbors by twice, by three times as much as any other peak, and by six times
+  the usual step;
 * overfitting: after its lowest row validation goes up, by Kendall's test of trend, or stands far
-  above it to the end, while training falls on. Where validation is noise, the rows after the lowest are in any order alike, so the test
-  needs no correction for having looked for the lowest. Four or five rows are too few for it: of all
-  their pairs one at most may fall, and the rise must be far outside the noise;
+  above it to the end, while training falls on. Where validation is noise, the rows after the lowest
+  are in any order alike, so the test needs no correction for having looked for the lowest. Four or
+  five rows are too few for it: of all their pairs one at most may fall, and the rise must be far
+  outside the noise;
 * a gradient norm that climbs: over the last half of the rows, to several times what it was, while
   the loss does not fall;
 * one answer: every evaluation gives the same held-out score in every digit, that of one answer
