@@ -227,8 +227,8 @@ def test_a_self_test_says_first_that_a_doubling_may_go_unseen() -> None:
 def test_a_self_test_gives_one_number_for_one_fault() -> None:
     told = 0
     for seed in range(3):
-        noise = 0.02 * np.random.default_rng(seed).standard_normal(600)
-        loss = 2.1 + 5 * np.exp(-np.arange(600) / 120) + noise
+        noise = 0.003 * np.random.default_rng(seed).standard_normal(600)
+        loss = 5 - np.arange(600) * 4.5 / 600 + noise
         judged = make_account(record_of(np.arange(600.0), {"loss": loss})).judgement
         for part in judged.why.split("; "):
             if part.startswith("a lasting rise") and "places" in part:

@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import trimtab
+from trimtab.detectors.contract import Row
 from trimtab.detectors.judge import judge_record
+from trimtab.detectors.spike import SpikeDetector
 from trimtab.testing.curves import record_of
 
 NUM = 140
@@ -45,3 +47,14 @@ def test_a_log_whose_early_fall_hides_faults_is_healthy_with_that_said() -> None
     judged = analysis.runs[0].judgement
     assert judged.power.startswith("but in its first half a lasting rise of ")
     assert any("in its second half in " in said for said in judged.not_judged)
+
+
+def test_losses_near_the_largest_float_are_ugly_and_not_wrong() -> None:
+    loss = 1e307 * (1.5 - np.arange(60.0) / 60)
+    with np.errstate(all="raise"):
+        state, detector = SpikeDetector().start(), SpikeDetector()
+        for k, value in enumerate(loss):
+            present = np.array([True, False, False, False, False])
+            values = np.where(present, value, np.nan)
+            state, _ = detector.update(state, Row(k, float(k), values, present))
+    assert np.isfinite(state.calm[0].lag)

@@ -220,7 +220,12 @@ class SpikeDetector:
         wanted = min(max(n // 2, self.min_rows), self.window_rows)
         newest = residuals[max(n - wanted, 0) : n] if n <= self.window_rows else residuals
         newest = np.clip(newest, -most, most)
-        return min(float(newest.mean() + _SURE * newest.std() / math.sqrt(len(newest))), 0.0)
+        top = float(np.abs(newest).max())
+        if not 0 < top < math.inf:
+            return 0.0
+        newest = newest / top  # squares of losses near the largest float are none
+        sure = newest.mean() + _SURE * newest.std() / math.sqrt(len(newest))
+        return min(top * float(sure), 0.0)
 
     def _floor(self, level: float, *, log: bool) -> float:
         return self.floor_log if log else max(self.floor_linear * abs(level), 1e-12)
