@@ -496,3 +496,9 @@ def test_rows_of_stretches_are_counted_by_their_last_step(tmp_path: Path, names:
     path.write_text("\n".join([f"epoch,{names},avg_loss", *lines]) + "\n")
     record = read_run(path)
     assert (record.axis, record.step[0], record.step[-1]) == ("step", 100, 4000)
+
+
+def test_an_epoch_that_is_infinite_counts_no_rows(tmp_path: Path) -> None:
+    lines = [f"{{'loss': {2 - i / 10}, 'epoch': -1e999}}\n" for i in range(3)]
+    record = read_as(tmp_path, "".join(lines))
+    assert (record.axis, record.num_rows) == ("row", 3)

@@ -266,7 +266,7 @@ def _goes_on(column: Column, rows: NDArray[np.intp]) -> bool:
 
 def _counts(column: Column, rows: NDArray[np.intp], *, share: float = _MAX_REPEATED_STEPS) -> bool:
     """Whether a column counts these rows: nearly always there, hardly ever the same twice."""
-    here = rows[column.present[rows]]
+    here = rows[column.present[rows] & np.isfinite(column.values[rows])]
     if len(here) == 0 or len(here) < _MIN_STEP_SHARE * len(rows):
         return False
     repeated = np.count_nonzero(np.diff(column.values[here]) == 0)
