@@ -378,12 +378,16 @@ def _roll_back(case: _Case) -> Built:
 
 
 def _best_reward(record: RunRecord, incident: Incident) -> float | None:
-    """Return about which step before an incident the reward was highest; None without one."""
+    """Return about which step before an incident the reward was highest; None without one.
+
+    Of the newest rows before it, which a record that grows has whole.
+    """
     column = record.columns.get("reward")
     attempt = record.rows_of(record.attempt_index(incident.attempt))
     if column is None or incident.kind == "never-learns":
         return None
-    rows = column.finite_rows(slice(attempt.start, incident.first_row))
+    first = max(attempt.start, incident.first_row - _REWARD_ROWS)
+    rows = column.finite_rows(slice(first, incident.first_row))
     if len(rows) < _FEWEST_REWARDS:
         return None
     parts = np.array_split(rows, _FEWEST_REWARDS)
@@ -391,7 +395,7 @@ def _best_reward(record: RunRecord, incident: Incident) -> float | None:
     return float(record.step[best[len(best) // 2]])
 
 
-_FEWEST_REWARDS = 8
+_FEWEST_REWARDS, _REWARD_ROWS = 8, 2048
 
 
 def _first_state(record: RunRecord) -> float:
