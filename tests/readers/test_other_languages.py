@@ -72,6 +72,16 @@ def test_english_logs_and_english_words_are_left_alone() -> None:
     assert header_in_english(["pas", "media", "train_loss"]) == ["pas", "media", "train_loss"]
 
 
+@pytest.mark.parametrize("odd", ["KAY\u0130P", "Verlu\u017ft"])
+def test_letters_that_only_a_pattern_takes_for_others_stop_nothing(odd: str) -> None:
+    epoch, word = ("d\u00f6nem", "kay\u0131p") if odd.startswith("K") else ("Epoche", "Verlust")
+    lines = [f"{epoch} {i} {word}: 2.5" for i in range(4)]
+    in_english = translator(lines)
+    assert in_english is not None
+    assert odd in in_english(f"{odd}: 2.5")
+    assert "loss" in in_english(lines[0])
+
+
 def test_a_persons_own_keys_are_words_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     lines = [f"pas {i} | pierdere {y:.4f}" for i, y in enumerate(losses())]

@@ -215,7 +215,8 @@ def _translate(line: str, language: str) -> str:
     spaced = ord(next(iter(meanings))[0]) > 0x3000
 
     def english(found: re.Match[str]) -> str:
-        word = meanings[found[0].lower()]
+        # Some letters are another's capital to a pattern, and not to `lower`: left as they are.
+        word = meanings.get(found[0].lower(), found[0])
         return f" {word} " if spaced else word
 
     text = _pattern(language).sub(english, line.replace("_", " ") if spaced else line)

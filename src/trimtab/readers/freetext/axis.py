@@ -50,7 +50,8 @@ def _axis_of(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
     """Return the best axis of one run.
 
     In this order: a step named on the line, or a number of a total that stays (`500/9000`); one on a
-    line in front of or behind it (records of several lines); a number without a name that counts; an epoch, refined by the place inside it;
+    line in front of or behind it (records of several lines); a number without a name that counts; an
+    epoch, refined by the place inside it;
     the row.
 
     Args:
