@@ -262,6 +262,15 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
     ),
     DomainWord(
         "rl",
+        "exploration",
+        "share of actions",
+        "none",
+        "Share of actions that are drawn at random; it is scheduled to fall.",
+        "epsilon|eps|exploration_rate|rollout/exploration_rate|exploration|eps_threshold|"
+        "explore_rate|epsilon_greedy|exploration_epsilon",
+    ),
+    DomainWord(
+        "rl",
         "rollout_mismatch",
         "nats/token",
         "up",

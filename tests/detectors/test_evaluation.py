@@ -110,3 +110,13 @@ def test_evaluation_far_above_training_from_the_first_on(
     assert [
         (i.kind, i.severity, i.causes[0].cause) for i in found.incidents if i.severity != "info"
     ] == expected
+
+
+def test_validation_that_stands_while_its_score_rises_is_learning() -> None:
+    val = 0.95 + wave(0.05, 2)
+    train = 1.9 * TRAIN / TRAIN[0]
+    score = 0.63 + 0.08 * (1 - np.exp(-np.arange(40) / 6)) + wave(0.008, 5)
+    assert "never-learns" in {k for k, _, _ in told(loss=train, val_loss=val + 1.0)}
+    assert "never-learns" not in {
+        k for k, _, _ in told(loss=train, val_loss=val + 1.0, eval_score=score)
+    }

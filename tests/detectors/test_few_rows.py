@@ -152,3 +152,32 @@ def test_a_lone_row_is_told_before_the_stream_has_a_past(row: int) -> None:
     loss[row] *= 8
     account = make_account(record_of(t, {"loss": loss}))
     assert [(a.incident.kind, a.incident.onset_row) for a in account.incidents] == [("spike", row)]
+
+
+def test_a_score_of_one_answer_may_begin_with_another() -> None:
+    score = np.append(0.049, np.full(12, 0.0661))
+    found = few_rows_findings(record_of(np.arange(13.0), {"loss": _fell(13), "eval_score": score}))
+    assert [f.kind for f in found] == ["never-learns"]
+    assert "all 12 evaluations from the second on" in found[0].text
+    moved = np.append(score, 0.07)
+    columns = {"loss": _fell(14), "eval_score": moved}
+    assert not few_rows_findings(record_of(np.arange(14.0), columns))
+
+
+@pytest.mark.parametrize(
+    ("spacing", "start", "lr", "told"),
+    [
+        (500, 9.68, 1e-4, True),
+        (50, 9.68, 1e-4, False),
+        (500, 3.1, 1e-4, False),
+        (500, 9.68, 0, False),
+    ],
+)
+def test_a_vocabulary_that_is_still_a_guess_after_thousands_of_steps_learns_nothing(
+    spacing: int, start: float, lr: float, told: bool
+) -> None:
+    rows = np.arange(1.0, 22.0)
+    loss = start - 0.003 * rows + 0.0004 * np.random.default_rng(1).normal(size=21)
+    rate = np.full(21, lr) if lr else 1e-7 * rows  # warmed up to the end
+    found = few_rows_findings(record_of(spacing * rows, {"loss": loss, "lr": rate}))
+    assert [f.kind for f in found] == (["never-learns"] if told else [])

@@ -140,3 +140,15 @@ def test_two_rows_of_four_times_the_loss_are_a_spike_in_a_short_log() -> None:
         assert found(loss=loss) == []
         loss[at + 1] *= 4
         assert found(loss=loss) == [("spike", "loss", at)]
+
+
+def test_a_stub_that_starts_where_the_next_attempt_starts_is_no_level_before_it() -> None:
+    fall = 2.0 + 11.6 * np.exp(-np.arange(60) / 1.1)
+    builder = RecordBuilder("run", "simulated", axis="step")
+    for k in range(3):
+        builder.add(50.0 * (k + 1), {"loss": float(fall[k])})
+    for k in range(60):
+        builder.add(50.0 * (k + 1), {"loss": float(fall[k]) + 0.001})
+    record = builder.build()
+    assert len(record.attempts) == 2
+    assert not hindsight_findings(record)

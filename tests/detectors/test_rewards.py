@@ -321,8 +321,41 @@ def test_entropy_that_is_spent_at_the_lowest_reward_is_told(seed: int, tmp_path:
     assert (found.kind, found.signals, found.onset_row) == ("policy-collapse", ("reward",), 29)
 
 
+def explores_in_vain(seed: int) -> Columns:
+    """Each action is drawn at random less and less often, and the reward is what it was."""
+    rng = np.random.default_rng(seed)
+    n = 200
+    columns = episodes(-620 + 130 * rng.normal(size=n))
+    return {**columns, "epsilon": 0.4 * 0.995 ** np.arange(n)}
+
+
+def still_explores(seed: int) -> Columns:
+    """Most actions are random yet, so that nothing can be learned of the policy."""
+    columns = explores_in_vain(seed)
+    return columns | {"epsilon": 1.0 - 0.002 * np.arange(200.0)}
+
+
+def gains_a_little(seed: int) -> Columns:
+    """The reward gains as much as rows differ while exploration is given up."""
+    columns = explores_in_vain(seed)
+    return columns | {"reward": columns["reward"] + np.linspace(0, 130, 200)}
+
+
 @pytest.mark.parametrize("seed", range(100, 104))
-@pytest.mark.parametrize("make", [explains_nothing, believes_itself])
+@pytest.mark.parametrize("make", [still_explores, gains_a_little])
+def test_a_flat_reward_alone_is_no_alarm(make: Make, seed: int, tmp_path: Path) -> None:
+    assert not alarms(log(tmp_path / "progress.csv", make(seed)))
+
+
+@pytest.mark.parametrize("make", [still_explores, gains_a_little])
+def test_a_reward_without_a_loss_is_said_to_have_risen_or_not(make: Make, tmp_path: Path) -> None:
+    (run,) = trimtab.analyze(log(tmp_path / "progress.csv", make(100))).runs
+    assert run.judgement.verdict == "not-judged"
+    assert ("it has not risen" in run.judgement.why) == (make is still_explores)
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+@pytest.mark.parametrize("make", [explains_nothing, believes_itself, explores_in_vain])
 def test_a_reward_that_never_leaves_its_level_is_told_beside_what_shows_it(
     make: Make, seed: int, tmp_path: Path
 ) -> None:

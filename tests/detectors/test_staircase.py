@@ -17,3 +17,14 @@ def test_staircase_is_not_told_where_the_rate_falls_at_each_step(*, milestones: 
         record_of(np.arange(rows, dtype=np.float64), {"loss": loss, "lr": rate})
     )
     assert [f.kind for f in found] == ([] if milestones else ["memorised"])
+
+
+def test_a_loss_of_two_states_is_no_staircase() -> None:
+    rows = np.arange(65.0)
+    loss = 0.6 * np.exp(-rows / 900) + 0.001 * np.random.default_rng(3).standard_normal(65)
+    for first, last in ((19, 22), (27, 29), (34, 34), (40, 41), (44, 47), (49, 64)):
+        loss[first : last + 1] -= 0.045
+    assert not staircase_findings(record_of(rows, {"loss": loss}))
+    stairs = 0.6 - 0.045 * (rows // 21) + 0.001 * np.random.default_rng(3).standard_normal(65)
+    stairs[30:33] += 0.2  # a spike on a stair makes it no other loss
+    assert [f.kind for f in staircase_findings(record_of(rows, {"loss": stairs}))] == ["memorised"]

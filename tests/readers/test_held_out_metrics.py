@@ -80,3 +80,17 @@ def test_of_several_metrics_the_one_that_says_most_is_read(tmp_path: Path) -> No
     rows = [",".join(map(str, (e, 3 - 0.1 * e, *(0.1 + 0.02 * e,) * 4))) for e in range(20)]
     (tmp_path / "results.csv").write_text("\n".join([",".join(["epoch", "loss", *keys]), *rows]))
     assert read_run(tmp_path / "results.csv").keys["eval_score"] == "metrics/mAP50-95(B)"
+
+
+def test_a_share_again_behind_the_held_out_loss_is_held_out(tmp_path: Path) -> None:
+    row = "Epoch {e} | Train Loss: {a:.3f} | {n}: {b:.4f} | Val Loss: {c:.3f} | {n}: {d:.4f}"
+    for name, signal in (("Acc", "accuracy"), ("Token Acc", "token_accuracy")):
+        path = tmp_path / "train.log"
+        shown = [
+            row.format(e=e, n=name, a=2 - 0.05 * e, b=0.1 + 0.03 * e, c=2.1, d=0.2 + 0.02 * e)
+            for e in range(12)
+        ]
+        path.write_text("\n".join(shown) + "\n")
+        record = read_run(path)
+        assert record.columns[signal].values[2] == pytest.approx(0.16)
+        assert record.columns["eval_score"].values[2] == pytest.approx(0.24)

@@ -108,3 +108,39 @@ def test_parts_of_an_epoch_that_are_numbered_are_no_runs(tmp_path: Path) -> None
     ]
     (tmp_path / "log.txt").write_text("\n".join(lines))
     assert len(read_run(tmp_path / "log.txt").attempts) == 1
+
+
+def test_words_in_a_column_name_the_runs(tmp_path: Path) -> None:
+    lines = ["Model,Epoch,Train Loss,Val Loss"]
+    names = ("LeNet", "VGG16", "<b>ResNet18</b>")
+    for n, name in enumerate(names):
+        for e, loss in enumerate(_curve(10, n).tolist(), 1):
+            lines.append(f"{name},{e},{loss:.4f},{1.1 * loss:.4f}")
+    path = tmp_path / "metrics.csv"
+    path.write_text("\n".join(lines) + "\n")
+    record = read_run(path)
+    assert [a.parent for a in record.attempts] == [None] * 3
+    assert any("3 runs in this file" in n for n in record.notes)
+    assert _alarms(path) == []
+    # What all rows have, and what each has once, names no runs.
+    for word in ("LeNet", None):
+        rows = [",".join((word or f"m{k}", *x.split(",")[1:])) for k, x in enumerate(lines[1:])]
+        path.write_text("\n".join([lines[0], *rows]) + "\n")
+        assert not any("runs in this file" in n for n in read_run(path).notes)
+
+
+def test_what_is_said_between_headings_counts_nothing(tmp_path: Path) -> None:
+    lines, rng = [], np.random.default_rng(4)
+    for num in (19, 14, 19, 14):
+        for e in range(1, num + 1):
+            lines.append(f"Epoch {e}/50")
+            if e == num and num == 14:
+                lines.append(f"Epoch {e - 1:05d}: early stopping")
+            loss = 0.05 + 3.5 * np.exp(-e / 2) + 0.003 * rng.normal()
+            lines.append(f"224s - loss: {loss:.4f} - acc: {1 - loss / 5:.4f}")
+    path = tmp_path / "log.txt"
+    path.write_text("\n".join(lines) + "\n")
+    record = read_run(path)
+    assert record.axis == "epoch"
+    assert len(record.attempts) == 4
+    assert _alarms(path) == []

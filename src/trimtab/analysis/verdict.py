@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
 from trimtab.chronicle.coverage import Coverage
 from trimtab.detectors.few_rows import FEWEST_ROWS
+from trimtab.detectors.reward_flat import gained
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
 from trimtab.readers.rank_values import is_of_rank
@@ -242,9 +243,11 @@ def _too_little(
     if not record.num_loss_rows:
         reward = record.columns.get("reward")
         if reward is not None and len(reward.finite_rows(slice(None))) >= _FEWEST_REWARDS:
+            rewards = reward.values[reward.finite_rows(slice(None))]
+            risen = "" if gained(rewards) else "; it has not risen from where it began either"
             return (
                 "no train loss is logged; the reward was judged by itself and has not fallen for"
-                " good below what it had reached"
+                f" good below what it had reached{risen}"
             )
         unread = "; if one of the keys is it: --columns loss=KEY" if record.unread else ""
         return f"no train loss is logged{unread}"

@@ -37,6 +37,8 @@ MIN_STEPS = 2
 MOST_PARTS = 8
 PART_SHARE = 0.4
 """Of the step of the longer period that those of a shorter one must have. Ours."""
+UP_SHARE = 0.5
+"""Of the weakest step, that a rise between two steps has. Ours."""
 RATE_FALL = 0.7
 """Of the learning rate before a step of the loss: a fall to less explains the step. Ours."""
 ROUND_CORRELATION = 0.6
@@ -97,6 +99,11 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
         # The steep start is no flat of a stair.
         between[: period // 2] = False
         if between.sum() < 4 or float(np.median(share[between])) > 0.25 * weakest:
+            continue
+        # A level that goes up as well as down has two states, and is no stair.
+        ups = np.flatnonzero(between & (share < -UP_SHARE * weakest))
+        num_ups = int((np.diff(ups) > width).sum()) + 1 if len(ups) else 0
+        if num_ups * MIN_STEPS >= len(at):
             continue
         hits.append((weakest, sum(near) / len(near), period))
     if not hits or max(hits)[0] < bar:

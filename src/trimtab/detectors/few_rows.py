@@ -33,10 +33,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
-from trimtab.detectors.never_learns import classes_guessed
+from trimtab.detectors.never_learns import SURELY_A_GUESS, classes_guessed
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import difference_sigma, median
+from trimtab.signals.robust import difference_sigma, kendall_score, median
 from trimtab.text import signal_label
 
 __all__ = ["FEWEST_ROWS", "MOST_ROWS", "few_rows_findings"]
@@ -72,6 +72,8 @@ MOST_CLASSES = 1000
 GUESS = 0.01
 GUESS_FALL = 0.02
 """Share of the loss of a guess that is no fall. Ours."""
+LONG_STEPS = 5000
+"""Steps in which a model of language comes down from a guess, warm-up and all. Ours."""
 TREND = 2.2
 """Normal score of Kendall's S: one chance in 70. All bars are ours."""
 STAYS = 3.5
@@ -288,11 +290,11 @@ def _norm_climbs(record: RunRecord, span: slice) -> Iterator[Finding]:
     y, third = np.log(norm), len(norm) // 3
     before = y[:third].max()
     rise = median(y[-third:]) - before
-    if rise < math.log(CLIMB) or _trend(y) < TREND:
+    if rise < math.log(CLIMB) or kendall_score(y) < TREND:
         return
     low = np.flatnonzero(y <= before)[-1] + 1
     losses = loss.values[loss.finite_rows(slice(int(rows[low - 1]), span.stop))]
-    if len(losses) < LASTS or _trend(losses) < 0:
+    if len(losses) < LASTS or kendall_score(losses) < 0:
         return
     yield finding_at(
         record,
@@ -314,13 +316,6 @@ def _norm_climbs(record: RunRecord, span: slice) -> Iterator[Finding]:
     )
 
 
-def _trend(y: Floats) -> float:
-    """Return the normal score of Kendall's S, with its correction for continuity."""
-    n = len(y)
-    s = float(np.sign(np.subtract.outer(y, y))[np.tril_indices(n, -1)].sum())
-    return math.copysign(max(abs(s) - 1, 0), s) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
-
-
 def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     """Yield the turn of validation after its lowest row."""
     got, train = _values(record, span, "val_loss"), record.columns.get("loss")
@@ -338,7 +333,7 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     low, level = float(val[k]), median(val[-third:])
     rise = level - low
     if len(after) > 5:
-        sure = _trend(after) >= TREND or _stays_above(val, k, third)
+        sure = kendall_score(after) >= TREND or _stays_above(val, k, third)
     else:
         sure = _turns_up(val[k:]) and rise > 5 * _noise(val)
     # Of the loss at the lowest, a median of the train losses about it.
@@ -348,7 +343,7 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     if not sure or len(last) < LASTS:
         return
     fell = then - median(last[-max(LASTS, len(last) // 3) :])
-    if fell <= 0 or _trend(last[-MOST_ROWS:]) > 0:
+    if fell <= 0 or kendall_score(last[-MOST_ROWS:]) > 0:
         return
     if _steps_up(val[k:]) > JUMP * rise:
         return
@@ -403,9 +398,13 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
     if got is None:
         return
     rows, score = got
+    # Weights as initialized may give other answers before they come to one.
+    first = 1 if len(score) > SAME and score[0] != score[1] else 0
+    rows, score = rows[first:], score[first:]
     if len(score) < SAME or (score != score[0]).any() or abs(score[0]) in (1.0, 100.0):
         return
-    what = f"held-out score exactly {score[0]:.4g} in all {len(rows)} evaluations"
+    which = f"all {len(rows)} evaluations" + (" from the second on" if first else "")
+    what = f"held-out score exactly {score[0]:.4g} in {which}"
     share = abs(score[0]) / (100 if abs(score[0]) > 1 else 1)  # percent
     classes = round(1 / share) if share else 0
     if 2 <= classes <= MOST_CLASSES and abs(share * classes - 1) <= GUESS:
@@ -435,7 +434,7 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
 def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
     """Yield a run that has learned nothing in all its epochs."""
     got = _values(record, span, "loss", EXCERPT_ROWS - 1)
-    if got is None or record.axis != "epoch" or record.step[span.start] > 1:
+    if got is None or not _is_long_enough(record, *got):
         return
     for signal in ("loss", "val_loss"):
         other = _values(record, span, signal, EXCERPT_ROWS - 1)
@@ -448,7 +447,7 @@ def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
         # At the loss of a guess a fall of next to nothing is no learning, however sure it is.
         if abs(fell) <= GUESS_FALL * y[0] and classes_guessed(median(y), 0.0) is not None:
             continue
-        if _trend(y) < -1.6 or fell > 2 * _noise(y) / math.sqrt(third) or y[0] == y.max():
+        if kendall_score(y) < -1.6 or fell > 2 * _noise(y) / math.sqrt(third) or y[0] == y.max():
             return
     rows, loss = got
     yield finding_at(
@@ -463,8 +462,41 @@ def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
         expected=float(loss[0]),
         score=6.0,
         closed=True,
-        text=f"loss {loss[0]:.4g} at first and {loss[-1]:.4g} after {len(rows)} epochs: no fall",
+        text=(
+            f"loss {loss[0]:.4g} at first and {loss[-1]:.4g} after"
+            f" {_so_long(record, rows)}: no fall"
+        ),
     )
+
+
+def _is_long_enough(record: RunRecord, rows: Rows, loss: Floats) -> bool:
+    """Whether a log from its start on goes on for so long that something should be learned.
+
+    Epochs always do; of steps thousands, of a loss as high as that of an untrained vocabulary, and
+    of a rate that does not rise any more.
+    """
+    first, last = float(record.step[rows[0]]), float(record.step[rows[-1]])
+    if record.axis == "epoch":
+        return first <= 1
+    rates = record.columns.get("lr")
+    rate = (
+        np.zeros(0)
+        if rates is None
+        else rates.values[rates.finite_rows(slice(rows[0], rows[-1] + 1))]
+    )
+    rises = len(rate) > 1 and rate[-1] > 1.01 * median(rate[len(rate) // 2 :])
+    untrained = loss.min() >= SURELY_A_GUESS and classes_guessed(median(loss), 0.0) is not None
+    spacing = float(np.median(np.diff(record.step[rows])))
+    from_start = (
+        record.axis == "step" and first <= 2 * spacing and record.attempts[0].parent is None
+    )
+    return bool(from_start and last >= LONG_STEPS and untrained and not rises)
+
+
+def _so_long(record: RunRecord, rows: Rows) -> str:
+    if record.axis == "epoch":
+        return f"{len(rows)} epochs"
+    return f"{record.step[rows[-1]]:,.0f} steps"
 
 
 _TESTS: tuple[Callable[[RunRecord, slice], Iterator[Finding]], ...] = (

@@ -85,6 +85,8 @@ NUM_BLOCKS = 16
 CHANCE = 0.05
 """Chance that the highest row of a run's own noise passes what is usual for it."""
 _SECOND = math.sqrt(6.0)
+ANEW_SHARE = 0.25
+"""Of the way that a stub fell, within which the next attempt begins at its start. Ours."""
 _REMEMBERED_ROWS = 4096
 """Longest signal whose bursts are remembered: a self-test asks for those of the same rows again and
 again, because a fault changes one signal and leaves the other."""
@@ -146,10 +148,10 @@ def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding,
         bar: Factor on every bar, in sigma or as the logarithm of a ratio; 1 is as built.
     """
     findings: list[Finding] = []
-    for span in _spans(record):
+    for span, alone in _spans(record):
         bursts: dict[str, tuple[NDArray[np.intp], Sequence[_Burst]]] = {}
         for signal, rule in _RULES.items():
-            rows = _rows(record, signal, span)
+            rows = _rows(record, signal, alone if signal == "loss" else span)
             if len(rows):
                 y = _logs(record.columns[signal].values[rows], rule)
                 short = len(y) <= _REMEMBERED_ROWS
@@ -168,22 +170,39 @@ def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding,
     return tuple(findings)
 
 
-def _spans(record: RunRecord) -> list[slice]:
-    """Return the rows of each attempt; a stub that the next attempt repeats counts with it."""
-    spans: list[slice] = []
+def _spans(record: RunRecord) -> list[tuple[slice, slice]]:
+    """Return the rows of each attempt; a stub that the next attempt repeats counts with it.
+
+    Of its loss, the second, not where that starts anew: the way that the stub fell would be a rise.
+    """
+    spans: list[tuple[slice, slice]] = []
     stub: slice | None = None
     for index in range(len(record.attempts)):
         span = record.rows_of(index)
         if span.start == span.stop:
             continue
         again = stub is not None and record.step[span.start] <= record.step[stub.start]
+        alone = span
         # Another run of the same file repeats nothing.
         if stub is not None and again and record.attempts[index].parent is not None:
             span = slice(stub.start, span.stop)
+            alone = alone if _starts_anew(record, stub, alone) else span
         # A crash loop leaves many stubs; alone, each is too short for a level.
         stub = span if span.stop - span.start < MIN_ROWS else None
-        spans.append(span)
+        spans.append((span, alone))
     return spans
+
+
+def _starts_anew(record: RunRecord, stub: slice, span: slice) -> bool:
+    """Whether the loss begins where the stub began, after that had left it."""
+    loss = record.columns.get("loss")
+    if loss is None:
+        return False
+    rows = [loss.finite_rows(part) for part in (stub, span)]
+    if not len(rows[0]) or not len(rows[1]):
+        return False
+    first, last, begins = loss.values[[rows[0][0], rows[0][-1], rows[1][0]]].tolist()
+    return bool(abs(begins - first) < ANEW_SHARE * abs(last - first))
 
 
 def _rows(record: RunRecord, signal: str, span: slice) -> NDArray[np.intp]:

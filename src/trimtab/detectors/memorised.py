@@ -22,7 +22,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import mad_sigma, median
+from trimtab.signals.robust import kendall_score, mad_sigma, median
 
 __all__ = ["memorised_findings"]
 
@@ -43,6 +43,10 @@ APART_START = 3.0
 """Times the highest of the first training losses, above which no evaluation lies. Ours."""
 STANDS = 1.5
 """Most that the medians of three evaluations differ by, where validation stands at a guess. Ours."""
+TREND = 2.2
+"""Normal score of Kendall's S: one chance in 36. As in `few_rows`."""
+MOST_COMPARED = 100
+"""Evaluations that are compared, every k-th of more."""
 NEVER_SHARE = 0.75
 """Of the first training losses, that validation never comes below. Ours."""
 
@@ -155,8 +159,12 @@ def _never(record: RunRecord, span: slice) -> Finding | None:
         return None
     if levels.max() > STANDS * levels.min():
         return None
-    # What climbs is learned by heart; what falls is learned.
-    if abs(moved) > max(3 * error, 0.02 * first) or values[0] - levels[-1] > 3 * noise:
+    # What climbs is learned by heart; what falls is learned, and so is what comes out right more often.
+    if (
+        _score_moves(record, span)
+        or abs(moved) > max(3 * error, 0.02 * first)
+        or values[0] - levels[-1] > 3 * noise
+    ):
         return None
     return finding_at(
         record,
@@ -177,6 +185,17 @@ def _never(record: RunRecord, span: slice) -> Finding | None:
             " (in hindsight)"
         ),
     )
+
+
+def _score_moves(record: RunRecord, span: slice) -> bool:
+    """Whether a held-out score has a trend over its evaluations."""
+    score = record.columns.get("eval_score")
+    if score is None:
+        return False
+    values = score.values[score.finite_rows(span)]
+    if len(values) < NEVER_VALIDATIONS // 2:
+        return False
+    return abs(kendall_score(values[:: len(values) // MOST_COMPARED + 1])) >= TREND
 
 
 def _apart(record: RunRecord, span: slice) -> Finding | None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.contract import Finding, Row, RowPlace, Rows, Series, changed, finite_of
 from trimtab.signals.robust import difference_sigma, median
 
-__all__ = ["NeverLearnsDetector", "NeverLearnsState", "classes_guessed"]
+__all__ = ["SURELY_A_GUESS", "NeverLearnsDetector", "NeverLearnsState", "classes_guessed"]
 
 _MOST_BLOCKS = 32
 _FIRST_BLOCK = 3
@@ -66,7 +66,7 @@ _CLASSES = tuple(
 )
 """Usual numbers of classes: pairs, digits, letters, bytes, image sets, primes in arithmetic tasks.
 Few among the small ones, where every level would be near one."""
-_SURELY_A_GUESS = 9.0
+SURELY_A_GUESS = 9.0
 """Above ln 8,103 there are only vocabularies, and no trained model is that bad."""
 _LARGEST = 14.0
 """ln of a million: no vocabulary is larger, and what is above is no loss in nats."""
@@ -98,7 +98,7 @@ def classes_guessed(level: float, error: float) -> int | None:
         >>> classes_guessed(0.6931, 0.001), classes_guessed(2.5, 0.001)
         (2, None)
     """
-    if _SURELY_A_GUESS <= level <= _LARGEST:
+    if SURELY_A_GUESS <= level <= _LARGEST:
         return round(math.exp(level))
     near = [
         k
@@ -266,13 +266,13 @@ class NeverLearnsDetector:
         if classes_guessed(level, error) is None:
             return ""
         enough = self.min_rows
-        if level >= _SURELY_A_GUESS and not s.num_rates:
+        if level >= SURELY_A_GUESS and not s.num_rates:
             enough = self.unknown_rows
         return "chance" if _is_exact(level, error) or s.num_rows >= enough else ""
 
     def _guesses(self, s: NeverLearnsState, level: float) -> bool:
         """Whether the accuracy is that of a guess, at first and of late."""
-        if len(s.hits) < self.sure_rows or not 0 < level < _SURELY_A_GUESS:
+        if len(s.hits) < self.sure_rows or not 0 < level < SURELY_A_GUESS:
             return False
         return all(_is_guess(np.array(hits), level) for hits in (s.hits, s.last_hits))
 
@@ -297,7 +297,7 @@ class NeverLearnsDetector:
             "rate": "every learning rate is 0",
             "chance": f"as a guess among {classes_guessed(s.level, 0.0)} classes has it",
         }[s.why]
-        if s.why == "chance" and s.level >= _SURELY_A_GUESS:
+        if s.why == "chance" and s.level >= SURELY_A_GUESS:
             because = "as high as that of an untrained model"
         elif s.why == "chance" and self._guesses(s, s.level):
             classes = round(math.exp(s.level))
@@ -345,8 +345,8 @@ def _is_guess(hits: NDArray[np.float64], level: float) -> bool:
 
 def _is_exact(level: float, error: float) -> bool:
     """Whether a level is that of a guess so nearly that few rows are enough."""
-    # Above `_SURELY_A_GUESS` every level is that of a guess, so none of them is exact.
-    guessed = classes_guessed(level, error) if level < _SURELY_A_GUESS else None
+    # Above `SURELY_A_GUESS` every level is that of a guess, so none of them is exact.
+    guessed = classes_guessed(level, error) if level < SURELY_A_GUESS else None
     return (
         guessed is not None and max(abs(math.log(guessed) - level), error) <= _EXACT_SHARE * level
     )

@@ -5,11 +5,15 @@ has learned. It is one where the last quarter, and no eighth before, lies above 
 more than the noise of the first quarter, and
 
 * the critic explains nothing of the returns: the share of their variance stays at 0, or
-* the loss has no floor and runs off below zero: what is minimized is what a critic believes.
+* the loss has no floor and runs off below zero: what is minimized is what a critic believes, or
+* exploration was given up: the share of random actions has come down to half, and not even the
+  mean of the last quarter of the rows is above that of the first by more than twice its error.
 
 Rewards of which half are one and the same number are sparse and left alone. In hindsight, since
 only the end of the log says that learning has not come.
 """
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,13 +24,16 @@ from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma
 from trimtab.text import number
 
-__all__ = ["reward_flat_findings"]
+__all__ = ["gained", "reward_flat_findings"]
 
 Floats = NDArray[np.float64]
 
 FEWEST_ROWS = 24
 FEWEST_BELIEVED_ROWS = 48
 """Where the sign is a loss that runs off: it does so at first in sound runs, too. Ours."""
+FEWEST_EXPLORED_ROWS = 100
+GIVEN_UP = 0.5
+"""Of the share of random actions at first, that is left at the end. Ours."""
 EIGHTHS = 8
 FIRST_ROWS = 3
 FLAT_SIGMA, FAR_SIGMA = 2.0, 4.0
@@ -50,7 +57,7 @@ def reward_flat_findings(record: RunRecord) -> tuple[Finding, ...]:
             continue
         rewards = column.values[rows]
         first, last, flat = _level(rewards)
-        why = _why(record, record.rows_of(index), len(rows)) if flat else ""
+        why = _why(record, record.rows_of(index), rewards) if flat else ""
         if not why:
             continue
         found.append(
@@ -69,7 +76,7 @@ def reward_flat_findings(record: RunRecord) -> tuple[Finding, ...]:
                 closed=True,
                 text=(
                     f"the reward has not left its first level in {len(rows)} rows,"
-                    f" {number(first)} → {number(last)}, and {why}"
+                    f" {number(first)} → {number(last)} within the noise of its rows, and {why}"
                 ),
             )
         )
@@ -89,20 +96,37 @@ def _level(rewards: Floats) -> tuple[float, float, bool]:
     return first, last, flat and not sparse
 
 
-def _why(record: RunRecord, span: slice, num_rewards: int) -> str:
+def _why(record: RunRecord, span: slice, rewards: Floats) -> str:
     explained = _finite(record, "explained_variance", span)
     late = np.abs(explained[len(explained) // 2 :])
     enough = len(explained) >= FEWEST_ROWS // 2
     if enough and float(np.median(late)) <= EXPLAINED and float(late.max()) <= 5 * EXPLAINED:
         return "the critic explains nothing of the returns"
+    random = _finite(record, "exploration", span)
+    if len(rewards) >= FEWEST_EXPLORED_ROWS and len(random) >= FEWEST_EXPLORED_ROWS:
+        before, now = float(np.median(random[:FIRST_ROWS])), float(random[-1])
+        if 0 <= now <= GIVEN_UP * before <= GIVEN_UP and not gained(rewards):
+            return f"exploration came down {number(before)} → {number(now)} with nothing gained"
     loss = _finite(record, "loss", span)
-    if min(len(loss), num_rewards) < FEWEST_BELIEVED_ROWS:
+    if min(len(loss), len(rewards)) < FEWEST_BELIEVED_ROWS:
         return ""
     level = [float(np.median(part)) for part in np.array_split(loss, EIGHTHS)]
     first = float(np.abs(loss[:FIRST_ROWS]).max())
     if level[-1] <= -RUN_OFF * first and level[EIGHTHS // 2] > level[-1]:
         return f"the loss runs off below zero to {number(level[-1])}"
     return ""
+
+
+def gained(rewards: Floats) -> bool:
+    """Return whether the mean of the last quarter is above that of the first by twice its error.
+
+    Args:
+        rewards: float64 [n >= 4], finite.
+    """
+    quarter = len(rewards) // 4
+    first, last = rewards[:quarter], rewards[-quarter:]
+    error = math.sqrt((float(np.var(first)) + float(np.var(last))) / quarter)
+    return float(last.mean() - first.mean()) > 2 * error
 
 
 def _finite(record: RunRecord, name: str, span: slice) -> Floats:

@@ -122,6 +122,10 @@ _MIN_SLOPE_CHANGES = 3
 _FEWEST_BEFORE, _FEWEST_EMPTY, _MOST_GAPS = 30, 3, 0.01
 """Losses before, and empty ones at the end, from which those are NaN, and most gaps before. Ours.
 """
+_FIRST_NAME = -2.0
+"""What the first word is stored as: no number of a run, and not what stands for none."""
+_MAX_NAMES = 1000
+"""Most words under the name of a run; more name something else."""
 _MAX_WAITING = 1 << 10
 
 
@@ -149,6 +153,8 @@ class _Cells:
     """Rows that name the key of a signal and give it nothing: null, or an empty cell."""
     num_unread: int = 0
     """Numbers under a key that is for nothing."""
+    names: dict[str, int] = field(default_factory=dict)
+    """Words that name runs, in their order; the k-th is stored as -2 - k."""
 
     @property
     def num_values(self) -> int:
@@ -183,6 +189,11 @@ def _plain_numbers(column: Sequence[object], *, finite: bool) -> NDArray[np.floa
     except (ValueError, OverflowError):  # missing, 12/294 ...; an integer of more than 308 digits
         return None
     return None if finite and not np.isfinite(numbers).all() else numbers
+
+
+def _names_a_run(value: str, names: Mapping[str, int]) -> bool:
+    """Whether a word under the name of a run may be that of one."""
+    return value in names or (len(names) < _MAX_NAMES and 0 < len(value) <= MAX_CELL_CHARS)
 
 
 def _num_numbers(column: Sequence[object]) -> int:
@@ -400,6 +411,9 @@ class LogTable:
         except BadNumberError as error:
             if role == "step" and isinstance(value, str) and value.strip().isalpha():
                 return  # `"step": "final"`: a row beside the steps
+            if role == "run" and isinstance(value, str) and _names_a_run(value, cells.names):
+                cells.rows.append(row)
+                cells.values.append(_FIRST_NAME - cells.names.setdefault(value, len(cells.names)))
             # Other keys are guesses; text under them is no fault of the file.
             if role in ("signal", "step"):
                 self.bad.append(BadValue(line, key, str(error)))
@@ -715,7 +729,11 @@ class LogTable:
             starts = runs_by_name(columns[key].values[ordered], values, [step[ordered]])
             if starts is None:
                 continue
-            names = {int(k): f"{key} {columns[key].values[ordered[k]]:g}" for k in starts[1:]}
+            said = {_FIRST_NAME - k: name for name, k in cells.names.items()}
+            label = {int(k): float(columns[key].values[ordered[k]]) for k in starts[1:]}
+            names = {
+                k: f"{key} {shown(said[x]) if x in said else f'{x:g}'}" for k, x in label.items()
+            }
             self.notes.append(RUNS_NOTE.format(runs=len(starts)))
             return ordered, names
         return None

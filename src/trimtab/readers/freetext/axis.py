@@ -12,13 +12,15 @@ from trimtab.readers.freetext.rows import TextRows, gather
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.record import Axis, Column
 
-__all__ = ["RowAxis", "find_axis"]
+__all__ = ["RowAxis", "epoch_lines", "find_axis"]
 
 _MIN_SHARE = 0.9
 _MAX_FALLS = 0.02
 _MIN_DISTINCT = 0.5
 _FULL = 0.95
 _MIN_FALLS = 2
+_MAX_HEADING_FALLS = 0.1
+"""Share of the headings at which a count begins again: runs of ten epochs and more."""
 _FEW = 8
 
 
@@ -297,13 +299,13 @@ def _carried(rows: TextRows, others: Sequence[Shape]) -> RowAxis | None:
 
 
 def _carried_epoch(rows: TextRows, others: Sequence[Shape]) -> tuple[str, Column] | None:
-    mine = [s for s in others if any(f.kind == "epoch" for f in s.fields)]
+    mine = epoch_lines(others)
     side = gather(mine)
     for f, column in side.of_kind("epoch"):
         values = column.values[column.present]
         if len(values) < 2 or not np.all(np.isfinite(values)):
             continue
-        if np.count_nonzero(np.diff(values) < 0) > 3:
+        if np.count_nonzero(np.diff(values) < 0) > max(3, _MAX_HEADING_FALLS * len(values)):
             continue
         for place, _ in _nearby(
             rows.lines, side.lines[column.present], values, are_headings=_are_headings(mine)
@@ -312,6 +314,16 @@ def _carried_epoch(rows: TextRows, others: Sequence[Shape]) -> tuple[str, Column
             if np.ptp(place) > 0:
                 return f.key, Column(place, everywhere)
     return None
+
+
+def epoch_lines(shapes: Sequence[Shape]) -> list[Shape]:
+    """Return the lines that name an epoch: headings alone, where there are any.
+
+    `Epoch 00018: early stopping` between them says what happened, and in its own count.
+    """
+    mine = [s for s in shapes if any(f.kind == "epoch" for f in s.fields)]
+    headings = [s for s in mine if _are_headings([s])]
+    return headings or mine
 
 
 def _are_headings(shapes: Sequence[Shape]) -> bool:

@@ -97,6 +97,7 @@ _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 _FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.I)
 """A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
 _MIN_PARTS = 2
+_SHARES = ("accuracy", "token_accuracy")
 _GAN_PAIR = frozenset({"g", "d"})
 _MAX_NAME_LENGTH = 200
 _MAX_KEY_LENGTH = 80
@@ -360,7 +361,7 @@ class _LineParse:
         # A line may hold both: `Validation: train loss 2.4, loss 2.5`.
         if name == "loss" and "train" not in full and self._in_held_out(i):
             name = "val_loss"
-        elif name == "accuracy" and "train" not in full and is_held_out(self.heading):
+        elif name in _SHARES and "train" not in full and self._is_held_out_share(name):
             name = "eval_score"
         elif name in ("eval_score", "eval_error") and self._of_training(full, i):
             return None
@@ -396,6 +397,14 @@ class _LineParse:
             self.held_out = self.held_out or is_held_out(text) or any(map(is_held_out, words))
         self.num_searched = i + 1
         return self.held_out
+
+    def _is_held_out_share(self, name: str) -> bool:
+        """Whether a share of right answers stands under held-out data, or again behind its loss."""
+        if name == "accuracy" and is_held_out(self.heading):
+            return True
+        again = any(f.name == name for f in self.result)
+        tested = any(f.name == "val_loss" for f in self.result)
+        return again and tested and not any(f.name == "eval_score" for f in self.result)
 
     def _of_training(self, key: str, i: int) -> bool:
         """Whether a score is of training data: the line says so, and no other set since."""

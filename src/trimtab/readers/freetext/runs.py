@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.readers.freetext.axis import epoch_lines
 from trimtab.readers.freetext.rows import TextRows, gather
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.runs_in_file import MOST_ROWS, RUNS_NOTE, Marks, runs_by_count, runs_by_name
@@ -52,8 +53,7 @@ def _put(rows: TextRows, starts: NDArray[np.intp], names: tuple[str, ...]) -> No
 def _counts(rows: TextRows, others: Sequence[Shape]) -> list[NDArray[np.float64]]:
     """Return what may count the rows of a run: on their lines, or on headings above them."""
     found = [np.where(c.present, c.values, np.nan) for _, c in rows.of_kind(*_COUNTS)]
-    above = [s for s in others if any(f.kind == "epoch" for f in s.fields)]
-    side = gather(above)
+    side = gather(epoch_lines(others))
     for _, column in side.of_kind("epoch"):
         at = np.searchsorted(side.lines, rows.lines, side="right") - 1
         found.append(np.where(at < 0, np.nan, column.values[np.maximum(at, 0)]))
