@@ -34,9 +34,11 @@ class ReadError(TrimtabError):
     Attributes:
         is_something_else: The file is whole and no log; among the files of a directory it is
             passed over.
+        keys: What it holds numbers under that nobody knows, the most frequent first.
     """
 
     is_something_else = False
+    keys: tuple[str, ...] = ()
 
     @classmethod
     def of_no_log(cls, message: str) -> "ReadError":

@@ -181,3 +181,13 @@ def test_a_vocabulary_that_is_still_a_guess_after_thousands_of_steps_learns_noth
     rate = np.full(21, lr) if lr else 1e-7 * rows  # warmed up to the end
     found = few_rows_findings(record_of(spacing * rows, {"loss": loss, "lr": rate}))
     assert [f.kind for f in found] == (["never-learns"] if told else [])
+
+
+def test_a_score_that_comes_to_rest_below_all_before_is_one_answer() -> None:
+    rng = np.random.default_rng(2)
+    before = 0.2 + 0.1 * rng.random(10)
+    columns = {"loss": _fell(20), "eval_score": np.append(before, np.full(10, 0.09375))}
+    found = few_rows_findings(record_of(np.arange(20.0), columns))
+    assert [(f.kind, f.onset_row) for f in found] == [("never-learns", 10)]
+    columns["eval_score"] = np.append(before, np.full(10, 0.9667))  # as good as it gets
+    assert not few_rows_findings(record_of(np.arange(20.0), columns))

@@ -72,3 +72,19 @@ def test_two_writers_of_one_table_are_still_parted(tmp_path: Path, num: int, ahe
 def test_an_epoch_that_counts_each_row_is_not_divided(tmp_path: Path, form: str) -> None:
     lines = [form.format(i=i, n=LENGTHS[i], r=i / 7, loss=loss(i)) for i in range(N)]
     assert read_run(write(tmp_path, lines)).step.tolist() == list(range(N))
+
+
+def test_a_limit_that_most_rows_reach_counts_none_of_them(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    path = tmp_path / "out.txt"
+    ends = np.where(rng.random(50) < 0.9, 1000, rng.integers(60, 900, 50)).tolist()
+    path.write_text(
+        "".join(
+            f"[DQN] Starting Episode {k}/50\n[DQN] Episode {k} - Truncated at step {end}."
+            f" Reward: {700 + 90 * rng.normal():.2f}\n"
+            for k, end in enumerate(ends, 1)
+        )
+    )
+    record = read_run(path)
+    assert record.num_rows == 50
+    assert record.step.tolist() == list(range(1, 51))

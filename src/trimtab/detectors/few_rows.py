@@ -68,6 +68,8 @@ CLIMB = 4.0
 """Times the largest norm of the first third, that the last third comes to."""
 SAME, LONG_SAME = 6, 12
 """Evaluations that are alike in every digit: of 1 / k, and of any other share. Ours."""
+STUCK = 8
+"""Evaluations that are alike in every digit and no better than any before them. Ours."""
 MOST_CLASSES = 1000
 GUESS = 0.01
 GUESS_FALL = 0.02
@@ -401,6 +403,8 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
     # Weights as initialized may give other answers before they come to one.
     first = 1 if len(score) > SAME and score[0] != score[1] else 0
     rows, score = rows[first:], score[first:]
+    if len(score) > STUCK and (score[-STUCK:] == score[-1]).all():
+        yield from _stuck(record, rows, score)
     if len(score) < SAME or (score != score[0]).any() or abs(score[0]) in (1.0, 100.0):
         return
     which = f"all {len(rows)} evaluations" + (" from the second on" if first else "")
@@ -428,6 +432,31 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
         score=6.0,
         closed=True,
         text=what + why,
+    )
+
+
+def _stuck(record: RunRecord, rows: Rows, score: Floats) -> Iterator[Finding]:
+    """Yield a score that comes to rest, in every digit, below all that it had been before."""
+    first = int(np.flatnonzero(score != score[-1])[-1]) + 1 if (score != score[-1]).any() else 0
+    before = score[:first]
+    if len(before) < LASTS or float(before.min()) < score[-1] or median(before) <= score[-1]:
+        return
+    yield finding_at(
+        record,
+        detector="few-rows-stuck",
+        kind="never-learns",
+        signal="eval_score",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[first]),
+        value=float(score[-1]),
+        expected=median(before),
+        score=6.0,
+        closed=True,
+        text=(
+            f"held-out score exactly {score[-1]:.4g} in the last {len(score) - first} evaluations,"
+            f" after {median(before):.4g} and up to {before.max():.4g}: one answer to everything"
+        ),
     )
 
 

@@ -74,6 +74,9 @@ TIME_SPANS = (1 / 64, 1 / 4)
 _POWERS = (-1.0, -0.5, 0.0, 0.25, 0.5, 0.75, 1.0, 1.5)
 LOW_SHARE = 0.12
 """Of the level; the cut of a rate brings a language model down by some 5 %. Ours."""
+LOW_REST, STILL_SHARE = 0.1, 0.25
+"""Share of the run behind a fall within which the end of the log cuts it, and of the fall that goes
+on there. Ours."""
 SLOW_LOW_SHARE = 0.3
 """The same for a fall over more than two blocks: healthy runs have bends. Ours."""
 VALIDATED_LOW_SHARE = 0.28
@@ -403,6 +406,10 @@ def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
     low = median(c.y[end:])
     # Back to where the loss was before it rose: the end of a spike, and nothing too good.
     if low > float(c.y[:k].min()) - RETURN_SHARE * fall:
+        return None
+    # What still comes down as the log ends has not come to rest: a phase of learning falls so.
+    falls_on = max(reached - median(c.y[-3:]), float(c.y[-3] - c.y[-1]))
+    if num - end <= LOW_REST * num and falls_on > STILL_SHARE * fall:
         return None
     onset = _edge(record, rows, first, stop, high, reached)
     return finding_at(

@@ -18,6 +18,7 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | MLflow, trackio            | `mlflow`, `sqlite_store`                                    |
 | archives, notebooks, pages | `containers`                                                |
 | directories of any of them | `folders`                                                   |
+| numbers under unknown names| `by_course`                                                 |
 | trimtab's own directory    | `rundir`, `layers`                                          |
 
 `stamps` reads the times that lines begin with. `protobuf` decodes the wire format that both
@@ -49,6 +50,7 @@ from trimtab.readers.base import (
     take_sample,
     watching,
 )
+from trimtab.readers.by_course import by_course
 from trimtab.readers.containers import (
     Member,
     file_name,
@@ -407,11 +409,24 @@ def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
     elif (members := members_of(run[0])) is not None:
         yield from _read_members(members, source)
     else:
-        reader = find_reader(run[0])
+        yield from _read_file(run[0])
+
+
+def _read_file(path: Path) -> Iterator[RunRecord]:
+    """Yield the records of a file; of one in which nothing has a known name, by how it moves."""
+    try:
+        reader = find_reader(path)
         if isinstance(reader, SqliteReader):
-            yield from reader.read_all(run[0])
+            yield from reader.read_all(path)
         else:
-            yield _read_text(reader, run[0])
+            yield _read_text(reader, path)
+    except ReadError as error:
+        sample = take_sample(path)
+        keys = (*error.keys, *(() if sample.is_binary else _keys_with_numbers(sample.lines)))
+        found = by_course(path, keys, lambda: _read_text(find_reader(path), path))
+        if found is None:
+            raise
+        yield found
 
 
 def _read_cells(path: Path, source: str) -> list[RunRecord]:

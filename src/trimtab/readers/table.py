@@ -468,11 +468,13 @@ class LogTable:
         self._gather(columns)
         signals, keys = self._signals(columns, columnar=columnar)
         if not signals:
-            raise ReadError(
+            error = ReadError(
                 f"{self.source}: no known signal; looked for a loss, reward, grad norm and others, "
                 f"found {_some(self._cells)}; rename a column, e.g. to 'loss', or say"
                 " --columns loss=COLUMN,step=COLUMN (of an agent: reward=COLUMN)"
             )
+            error.keys = tuple(k for k, cells in self._cells.items() if k)
+            raise error
         # ranks log each step; judging all of them would multiply every event
         ranks = self._ranks(columns, signals)
         keep = _any_present(signals, self.num_rows)

@@ -66,6 +66,9 @@ def _axis_of(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
     if found is not None:
         return found
     for field, column in _by_name(rows):
+        # `Episode 7 - truncated at step 1000`: a limit that most rows reach counts none of them.
+        if _ties(column) and _another_counts(rows):
+            continue
         # `Epoch 2/5` on a line of its own, over batches that begin again in each
         above = _carried_epoch(rows, others) if epoch is None and _falls(column) else epoch
         found = _step_or_inner(field, column, above, rows, doubt=0)
@@ -112,6 +115,15 @@ def _ties(column: Column) -> bool:
     """Whether a count mostly stays constant."""
     still = np.count_nonzero(np.diff(column.values) == 0)
     return bool(still > _MIN_DISTINCT * len(column.values))
+
+
+def _another_counts(rows: TextRows) -> bool:
+    """Whether a count without the name of a step is another one, and larger, in nearly each row."""
+    num = _MIN_SHARE * (rows.num - 1)
+    return any(
+        c.present.all() and np.count_nonzero(np.diff(c.values) > 0) >= num
+        for _, c in rows.of_kind("maybe-step", "epoch")
+    )
 
 
 def _falls(column: Column) -> bool:

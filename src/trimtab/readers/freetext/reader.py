@@ -29,7 +29,7 @@ from trimtab.readers.runs_in_file import marks_in
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
 
-__all__ = ["TextReader"]
+__all__ = ["MOST_KEYS", "TextReader"]
 
 _ANY_LOSS = (
     rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr"
@@ -45,6 +45,8 @@ _ANY_REWARD = re.compile(
     r"|\b(?:score|return)\W{1,4}-?\d[^\n]{0,80}\bepisode\b",
     re.IGNORECASE,
 )
+MOST_KEYS = 64
+"""Unknown keys that are told, the most frequent ones."""
 _FEWEST_BARS = 8
 """Rows below which every state of a progress bar is one."""
 _FEWEST_REWARDS = 10
@@ -124,16 +126,21 @@ class TextReader:
             notes.append("the words of the log were put into English; keys are given in it")
         if lines.torn and shapes.drop_torn():
             notes.append("the last record was torn in mid-write and left out")
-        record = settle(
-            list(shapes.shapes.values()),
-            str(path),
-            self.name,
-            known_format=bool(self.pattern),
-            are_records=partial(are_records, path),
-            seconds_per_epoch=partial(seconds_per_epoch, path),
-            marks=partial(marks_in, path),
-            announced=shapes.announced,
-        )
+        try:
+            record = settle(
+                list(shapes.shapes.values()),
+                str(path),
+                self.name,
+                known_format=bool(self.pattern),
+                are_records=partial(are_records, path),
+                seconds_per_epoch=partial(seconds_per_epoch, path),
+                marks=partial(marks_in, path),
+                announced=shapes.announced,
+            )
+        except ReadError as error:
+            unread = sorted(shapes.unread, key=lambda k: -shapes.unread[k])
+            error.keys = tuple(unread[:MOST_KEYS])
+            raise
         record = skipped_as_share(record)
         record = replace(record, unread=most_values({**shapes.unread, **record.unread}))
         told = [

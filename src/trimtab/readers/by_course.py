@@ -1,0 +1,162 @@
+"""The loss of a log in which nothing has a known name: by its partner, or by how it moves.
+
+`tr_ssl=0.31 va_ssl=0.20`, columns `train,valid`, `Recon: 0.013 | KL: 0.5`: no alias knows them, yet a
+person sees the loss. A last resort, asked where a file would be refused, and never beside a name
+that is known. In this order:
+
+* a value that is there for training and again for held-out data under the same name. Where both
+  rise and stay within 100, they are scores, and read as such;
+* a value that falls over the run, of rows that a step or an epoch counts: first those whose names
+  say what losses are made of.
+
+What is named after a time, a rate, a size or a score is none. The file is read again with the key
+as if a person had given it, and a note says what was taken for the loss.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.errors import ReadError
+from trimtab.readers.given_columns import all_given, columns_given
+from trimtab.readers.numbers import shown
+from trimtab.record import RunRecord
+from trimtab.signals.robust import kendall_score, median
+from trimtab.vocabulary import normalise
+
+__all__ = ["by_course"]
+
+Floats = NDArray[np.float64]
+
+FEWEST_ROWS = 10
+FALLS, RISES = -3.0, 3.0
+"""Normal score of Kendall's S: one chance in 700. Ours."""
+MOST_TRIED = 6
+MOST_BYTES = 1 << 25
+"""Of a file that is read again for each key that is tried."""
+MOST_COMPARED = 100
+_TRAINING = ("tr", "trn", "train", "training")
+_HELD_OUT = (
+    "va",
+    "val",
+    "valid",
+    "validation",
+    "vld",
+    "te",
+    "tst",
+    "test",
+    "testing",
+    "dev",
+    "ev",
+    "eval",
+)
+_PART = re.compile(
+    r"\b(?:recon\w*|reconstruction|rec|mse|rmse|mae|l1|l2|bce|ce|xent|nll|kl|kld|elbo|ssl|objective|obj"
+    r"|total|energy|residual|distance|dist|divergence|error|err|criterion|contrastive|diff|misfit|d 2"
+    r"|d\^2|fitness)\b"
+)
+_NO_LOSS = re.compile(
+    r"\b(?:time\w*|eta|secs?|seconds|ms|hours?|minutes?|elapsed|remaining|left|lr|learning|rate|mem\w*|gpu"
+    r"|cpu|ram|speed|fps|it|its|temp\w*|sigma|noise|eps\w*|beta\w*|gamma|lambda|alpha|weight\w*|len\w*"
+    r"|size|count|num|n|id|idx|index|steps?|epochs?|episodes?|iter\w*|batch\w*|samples?|tokens?|params?"
+    r"|patience|acc\w*|score\w*|reward\w*|return\w*|iou|miou|dice|psnr|ssim|f1|auc|auroc|recall|prec\w*"
+    r"|bleu|rouge|r2|corr\w*|win\w*|success|map|top\w*|explor\w*|buffer|date|day|month|year|price|age"
+    r"|version|seed|port|line|best)\b"
+)
+
+
+def by_course(path: Path, keys: Sequence[str], read: Callable[[], RunRecord]) -> RunRecord | None:
+    """Return the record of a file by what moves like a loss in it; None where nothing does.
+
+    Args:
+        path: The file, for its size.
+        keys: Names of its numbers, the most frequent first.
+        read: Reads it again, with the columns given that hold then.
+
+    Cost: the file is read up to six times more; files beyond 32 MiB are not.
+    """
+    # What a person names goes before what seems so.
+    if not keys or all_given() or not path.is_file() or path.stat().st_size > MOST_BYTES:
+        return None
+    keys = list(dict.fromkeys(keys))
+    for train, held_out in _pairs(keys)[:MOST_TRIED]:
+        found = _read(read, {"loss": train, "val_loss": held_out})
+        if found is None or len(_values(found, "loss")) < FEWEST_ROWS:
+            continue
+        if not _are_scores(found):
+            return _noted(found, train, f"beside {shown(held_out)}")
+        scores = _read(read, {"accuracy": train, "eval_score": held_out})
+        if scores is not None:
+            return scores
+    falling = sorted((k for k in keys if not _NO_LOSS.search(_words(k))), key=_is_no_part)
+    for key in falling[:MOST_TRIED]:
+        found = _read(read, {"loss": key})
+        if found is None or found.axis not in ("step", "epoch"):
+            continue
+        loss = _values(found, "loss")
+        third = len(loss) // 3
+        if (
+            len(loss) >= FEWEST_ROWS
+            and _trend(loss) <= FALLS
+            and median(loss[-third:]) < median(loss[:third])
+        ):
+            return _noted(found, key, "as it falls over the run")
+    return None
+
+
+def _pairs(keys: Sequence[str]) -> list[tuple[str, str]]:
+    """Return each name of training with that of the same on held-out data."""
+    by_words = {tuple(_words(k).split()): k for k in keys}
+    found: list[tuple[str, str]] = []
+    for words, key in by_words.items():
+        for place, word in enumerate(words):
+            if word not in _TRAINING or _NO_LOSS.search(
+                " ".join(words[:place] + words[place + 1 :])
+            ):
+                continue
+            others = ((*words[:place], other, *words[place + 1 :]) for other in _HELD_OUT)
+            partner = next((by_words[o] for o in others if o in by_words), None)
+            if partner is not None:
+                found.append((key, partner))
+    return found
+
+
+def _words(key: str) -> str:
+    return normalise(re.sub(r"[/.:|]+", " ", key))
+
+
+def _is_no_part(key: str) -> bool:
+    return _PART.search(_words(key)) is None
+
+
+def _read(read: Callable[[], RunRecord], columns: Mapping[str, str]) -> RunRecord | None:
+    with columns_given(columns):
+        try:
+            return read()
+        except ReadError:
+            return None
+
+
+def _values(record: RunRecord, signal: str) -> Floats:
+    column = record.columns.get(signal)
+    return np.zeros(0) if column is None else column.values[column.finite_rows(slice(None))]
+
+
+def _trend(values: Floats) -> float:
+    return kendall_score(values[:: len(values) // MOST_COMPARED + 1])
+
+
+def _are_scores(record: RunRecord) -> bool:
+    """Whether what is there for both kinds of data rises on training data and stays within 100."""
+    train, held_out = _values(record, "loss"), _values(record, "val_loss")
+    both = np.concatenate((train, held_out))
+    return bool(both.min() >= 0 and both.max() <= 100 and _trend(train) >= RISES)
+
+
+def _noted(record: RunRecord, key: str, why: str) -> RunRecord:
+    note = f"nothing is called a training loss; {shown(key)} is taken for it, {why}"
+    return replace(record, notes=(*record.notes, note))
