@@ -326,7 +326,7 @@ def explores_in_vain(seed: int) -> Columns:
     rng = np.random.default_rng(seed)
     n = 200
     columns = episodes(-620 + 130 * rng.normal(size=n))
-    return {**columns, "epsilon": 0.4 * 0.995 ** np.arange(n)}
+    return columns | {"epsilon": np.exp(-0.005 * np.arange(float(n))) * 0.4}
 
 
 def still_explores(seed: int) -> Columns:
@@ -361,3 +361,15 @@ def test_a_reward_that_never_leaves_its_level_is_told_beside_what_shows_it(
 ) -> None:
     (found,) = alarms(log(tmp_path / "progress.csv", make(seed)))
     assert (found.kind, found.severity, found.signals[0]) == ("never-learns", "warning", "reward")
+
+
+def test_an_agent_whose_reward_has_not_risen_is_not_called_healthy(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    loss = 0.5 + np.exp(-np.arange(200.0) / 40) + 0.02 * rng.normal(size=200)
+    flat = episodes(-0.014 + 0.002 * rng.normal(size=200)) | {"loss": loss}
+    (run,) = trimtab.analyze(log(tmp_path / "flat.csv", flat)).runs
+    assert run.judgement.verdict == "not-judged"
+    assert "the reward stands where it began" in run.judgement.why
+    risen = flat | {"reward": flat["reward"] + np.linspace(0, 0.004, 200)}
+    (run,) = trimtab.analyze(log(tmp_path / "risen.csv", risen)).runs
+    assert run.judgement.verdict == "healthy"

@@ -15,6 +15,8 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
 from trimtab.chronicle.coverage import Coverage
 from trimtab.detectors.few_rows import FEWEST_ROWS
@@ -24,6 +26,7 @@ from trimtab.masking import masked_text
 from trimtab.readers.rank_values import is_of_rank
 from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
+from trimtab.signals.robust import median
 from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical
 
@@ -266,7 +269,30 @@ def _too_little(
         return "no self-test was made"
     if test.failing:
         return "; ".join(_missed(f, in_nats=in_nats) for f in test.failing)
-    return "" if test.passed else "no fault could be injected to test the judge"
+    if not test.passed:
+        return "no fault could be injected to test the judge"
+    return _unrisen(record)
+
+
+def _unrisen(record: RunRecord) -> str:
+    """Return what a reward that stands where it began leaves open; empty where it has risen.
+
+    The loss of an agent says nothing of what it has learned.
+    """
+    column = record.columns.get("reward")
+    if column is None:
+        return ""
+    begun = max(i for i, a in enumerate(record.attempts) if a.parent is None)
+    rewards = column.values[column.finite_rows(slice(record.rows_of(begun).start, None))]
+    if len(rewards) < _FEWEST_REWARDS or gained(rewards) or np.ptp(rewards) == 0:
+        return ""
+    first, last = (
+        median(part) for part in (rewards[: len(rewards) // 4], rewards[-(len(rewards) // 4) :])
+    )
+    return (
+        f"the reward stands where it began ({number(first)} → {number(last)} in {len(rewards)} rows):"
+        " learned before, or not at all, the log does not say"
+    )
 
 
 def _zero_throughout(record: RunRecord) -> str | None:
