@@ -191,3 +191,13 @@ def test_a_score_that_comes_to_rest_below_all_before_is_one_answer() -> None:
     assert [(f.kind, f.onset_row) for f in found] == [("never-learns", 10)]
     columns["eval_score"] = np.append(before, np.full(10, 0.9667))  # as good as it gets
     assert not few_rows_findings(record_of(np.arange(20.0), columns))
+
+
+def test_two_rows_that_stand_apart_are_one_spike() -> None:
+    val = _fell(24, 1, 0.04)
+    val[[9, 10, 16]] *= (9.0, 12.0, 8.0)
+    found = few_rows_findings(record_of(np.arange(24.0), {"loss": _fell(24), "val_loss": val}))
+    told = [(f.kind, f.onset_row, f.end_row, f.text.split(" among")[0]) for f in found]
+    assert [t[:3] for t in told] == [("spike", 9, 11), ("spike", 16, 17)]
+    assert told[0][3].startswith("2 rows up to ")
+    assert told[1][3].startswith("one row of ")

@@ -59,6 +59,8 @@ LEVELS = ((math.log(1.5), 0.97), (math.log(2.0), 0.9))
 twice, most rows tell it even where the new level is wild."""
 LONE_RATIO = 2.0
 LONE_APART = 3.0
+LONE_WIDTHS = (1, 2)
+"""Rows of a peak: of three, `_rise` tells."""
 EARLY_ROWS = 24
 """Rows of an attempt before which `spike` has no past to compare with; in more than a few rows lone
 ones are told up to there."""
@@ -231,38 +233,49 @@ def _lone(record: RunRecord, span: slice) -> Iterator[Finding]:
         if few and signal == "val_loss" and last > max(math.log(LAST_RATIO), 6 * usual):
             yield _last_evaluation(record, rows, values, last / max(usual, 0.01))
             continue
-        peaks = y[1:-1] - np.maximum(y[:-2], y[2:])
         least = max(math.log(LONE_RATIO), 6 * usual)
-        for k in _apart(peaks, least):
-            if not few and k + 1 >= EARLY_ROWS:
+        for height, first, end in _apart(y, least):
+            if not few and first >= EARLY_ROWS:
                 continue
+            peak = first + int(np.argmax(y[first:end]))
+            many = "one row of" if end - first == 1 else f"{end - first} rows up to"
             yield finding_at(
                 record,
                 detector="few-rows-lone",
                 kind="spike",
                 signal=signal,
                 severity="warning",
-                row=int(rows[k + 2]),
-                onset_row=int(rows[k + 1]),
-                end_row=int(rows[k + 2]),
-                value=float(values[k + 1]),
+                row=int(rows[end]),
+                onset_row=int(rows[first]),
+                peak_row=int(rows[peak]),
+                end_row=int(rows[end]),
+                value=float(values[peak]),
                 expected=median(values),
-                score=min(99.0, float(peaks[k]) / max(usual, 0.01)),
+                score=min(99.0, height / max(usual, 0.01)),
                 closed=True,
-                text=f"one row of {values[k + 1]:.4g} among values near {median(values):.4g}",
+                text=f"{many} {values[peak]:.4g} among values near {median(values):.4g}",
             )
 
 
-def _apart(peaks: Floats, least: float) -> list[int]:
-    """Return the places of the highest peaks, a sixth of the rows at most, that stand apart.
+def _apart(y: Floats, least: float) -> list[tuple[float, int, int]]:
+    """Return (height, first, end) of the highest peaks, a sixth of the rows at most, that stand apart.
 
-    The lowest of them is `LONE_APART` times as high as any other.
+    A peak is a row, or two, above the rows on both sides. The lowest that is returned is
+    `LONE_APART` times as high as any other.
     """
-    order = sorted(range(len(peaks)), key=lambda k: -peaks[k])
-    for num in range(max(1, len(peaks) // 6), 0, -1):
-        lowest, rest = float(peaks[order[num - 1]]), float(peaks[order[num]])
+    peaks = [
+        (float(y[k : k + width].min() - max(y[k - 1], y[k + width])), k, k + width)
+        for width in LONE_WIDTHS
+        for k in range(1, len(y) - width)
+    ]
+    found: list[tuple[float, int, int]] = []
+    for height, first, end in sorted(peaks, reverse=True):
+        if all(end <= f or e <= first for _, f, e in found):
+            found.append((height, first, end))
+    for num in range(max(1, len(y) // 6), 0, -1):
+        lowest, rest = found[num - 1][0], found[num][0]
         if lowest > 0 and lowest >= max(least, LONE_APART * rest):
-            return sorted(order[:num])
+            return sorted(found[:num], key=lambda peak: peak[1])
     return []
 
 
