@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 import trimtab
+from trimtab.detectors.reward_flat import gained
 from trimtab.incidents import Incident
 
 Floats = NDArray[np.float64]
@@ -373,3 +374,10 @@ def test_an_agent_whose_reward_has_not_risen_is_not_called_healthy(tmp_path: Pat
     risen = flat | {"reward": flat["reward"] + np.linspace(0, 0.004, 200)}
     (run,) = trimtab.analyze(log(tmp_path / "risen.csv", risen)).runs
     assert run.judgement.verdict == "healthy"
+
+
+def test_gains_of_huge_rewards_do_not_overflow() -> None:
+    huge = 1e308 * np.sin(np.arange(64.0))
+    assert not gained(huge)
+    assert gained(1e308 * np.linspace(0, 1, 64))
+    assert not gained(np.zeros(64))

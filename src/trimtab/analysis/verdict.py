@@ -282,7 +282,7 @@ def _unrisen(record: RunRecord) -> str:
     column = record.columns.get("reward")
     if column is None:
         return ""
-    begun = max(i for i, a in enumerate(record.attempts) if a.parent is None)
+    begun = max((i for i, a in enumerate(record.attempts) if a.parent is None), default=0)
     rewards = column.values[column.finite_rows(slice(record.rows_of(begun).start, None))]
     if len(rewards) < _FEWEST_REWARDS or gained(rewards) or np.ptp(rewards) == 0:
         return ""

@@ -124,6 +124,8 @@ def gained(rewards: Floats) -> bool:
         rewards: float64 [n >= 4], finite.
     """
     quarter = len(rewards) // 4
+    # By the largest, so that no square overflows.
+    rewards = rewards / (float(np.abs(rewards).max()) or 1.0)
     first, last = rewards[:quarter], rewards[-quarter:]
     error = math.sqrt((float(np.var(first)) + float(np.var(last))) / quarter)
     return float(last.mean() - first.mean()) > 2 * error
