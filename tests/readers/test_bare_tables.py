@@ -138,3 +138,12 @@ def test_the_hint_offers_a_loss_and_a_reward(
         record = read_run(path)
     assert record.columns["reward"].logged().tolist() == rewards
     assert record.step[-1] == 50 * 39
+
+
+def test_counts_of_a_loss_file_may_begin_again(tmp_path: Path) -> None:
+    path = tmp_path / "loss_log.txt"
+    counts = [*range(1, 24), *range(1, 41)]
+    path.write_text("".join(f"{k},{4 + 2 / (1 + i):.4f}\n" for i, k in enumerate(counts)))
+    record = read_run(path)
+    assert record.num_loss_rows == 63
+    assert len(record.attempts) == 2

@@ -85,3 +85,15 @@ def test_a_validation_loss_stands_at_its_step_beside_the_training_loss(tmp_path:
     panel, *_ = data["panels"]
     shown = [(x, y) for d in panel["dots"] for x, y in zip(data["xs"][d["x"]], d["y"], strict=True)]
     assert (7000.0, pytest.approx(7.1742)) in shown
+
+
+@pytest.mark.parametrize("label", ["train history: ", "history = ", "History:"])
+def test_a_history_that_is_printed_behind_a_word_is_read(label: str, tmp_path: Path) -> None:
+    loss = [round(0.3 + 2 * 0.9**k, 4) for k in range(30)]
+    path = tmp_path / "train_history.txt"
+    path.write_text(
+        f"{label}{ ({'acc': [1 - v / 4 for v in loss], 'loss': loss, 'val_loss': loss}) }\n accuracy: 0.7\n"
+    )
+    record = read_run(path)
+    assert record.columns["loss"].logged().tolist() == loss
+    assert "val_loss" in record.columns

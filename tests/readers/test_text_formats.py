@@ -409,3 +409,41 @@ def test_an_excerpt_that_begins_below_its_first_header(tmp_path: Path) -> None:
     path = tmp_path / "some log"
     path.write_text(text.partition("\n")[2].rpartition("Epoch")[0])
     assert (read_run(path).axis, read_run(path).step.tolist()) == ("epoch", list(range(64, 73)))
+
+
+def _keras(num: int, *, held_out: bool) -> list[str]:
+    lines = []
+    for k in range(1, num + 1):
+        loss = 0.4 + 2 * 0.8**k
+        lines.append(f"Epoch {k}/{num}")
+        bar = (
+            f"1250/1250 [======] - 33s 24ms/step - loss: {loss:.4f} - accuracy: {1 - loss / 4:.4f}"
+        )
+        lines.append(bar + (f" - val_loss: {loss + 0.1:.4f}" if held_out else ""))
+    return lines
+
+
+def test_the_last_report_of_keras_is_no_row_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    report = "313/313 [======] - 3s 8ms/step - loss: 0.9068 - accuracy: 0.7209"
+    path.write_text("\n".join([*_keras(15, held_out=True), report]) + "\n")
+    record = read_run(path)
+    assert (record.axis, record.num_loss_rows) == ("epoch", 15)
+    assert record.columns["loss"].logged()[-1] < 0.6
+    assert any("1 bar of another total" in note for note in record.notes)
+
+
+def test_bars_of_another_total_behind_each_epoch_are_held_out(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    lines = []
+    for k, line in enumerate(_keras(15, held_out=False)):
+        lines.append(line)
+        if k % 2:
+            lines.append(f"313/313 [======] - 3s 8ms/step - loss: {0.6 + 2 * 0.8**k:.4f}")
+    path.write_text("\n".join(lines) + "\n")
+    record = read_run(path)
+    assert (record.axis, record.num_loss_rows) == ("epoch", 15)
+    assert len(record.columns["val_loss"].logged()) == 15
+    # A later run on more data has another total too, in one piece.
+    path.write_text("\n".join([*_keras(9, held_out=False), *lines[1:2]]) + "\n")
+    assert read_run(path).num_loss_rows >= 9

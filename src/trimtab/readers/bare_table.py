@@ -78,10 +78,7 @@ class BareTable:
     def _counts(self, index: int) -> bool:
         """Whether a column may count the rows: whole numbers that rise, but for a restart."""
         cells = [row[index] for row in self.rows]
-        if not all(map(str.isdecimal, cells)):
-            return False
-        moves = [int(b) - int(a) for a, b in pairwise(cells)]
-        return sum(move <= 0 for move in moves) <= 1 + len(moves) // 20
+        return all(map(str.isdecimal, cells)) and _rise([int(cell) for cell in cells])
 
 
 def bare_table(lines: Sequence[str]) -> BareTable | None:
@@ -111,8 +108,13 @@ def _named_by_file(table: BareTable, path: Path, lines: Sequence[str]) -> BareTa
         return replace(table, names=(loss,))
     counts = [table.cells(line)[0] for line in lines if not line.startswith("#")][:-1]
     numbers = [int(count) for count in counts if count.isdecimal()]
-    rises = all(a < b for a, b in pairwise(numbers))
-    return replace(table, names=("step", loss)) if rises and len(numbers) == len(counts) else table
+    whole = len(numbers) == len(counts)
+    return replace(table, names=("step", loss)) if whole and _rise(numbers) else table
+
+
+def _rise(numbers: Sequence[int]) -> bool:
+    """Whether counts rise, but for a restart."""
+    return sum(b <= a for a, b in pairwise(numbers)) <= 1 + len(numbers) // 20
 
 
 def _form(above: Sequence[str], rows: Sequence[str]) -> BareTable | None:

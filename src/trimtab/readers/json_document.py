@@ -49,6 +49,8 @@ _MAX_RUNS = 8
 _ROWS, _COLUMNS, _BY_STEP, _SERIES = "rows", "columns", "by step", "series"
 _OPENING = re.compile(r"\s*(?:\{\s*[\"']|\[\s*(?:[\[{]|-?\d[\d.eE+-]*\s*,))")
 """An object's first key, a list's first row or number; not a time stamp in brackets."""
+_LABEL = re.compile(rb"\s*[A-Za-z][\w ]{0,40}\s?[:=]\s?(?=\{\s*[\"'])")
+"""What a program prints in front of a document: `train history: {'loss': [...], ...}`."""
 _SIGNS = re.compile(r'"log_history"\s*:\s*\[|"(?:start_step|step_interval)"\s*:')
 _LOSS_KEY = re.compile(
     r"([\"'])[^\"']{0,40}loss[^\"']{0,20}\1\s*:\s*(?:[\[{\d]|nan|inf)", re.IGNORECASE
@@ -65,12 +67,13 @@ class JsonDocumentReader:
     def sniff(self, sample: Sample) -> float:
         """Return 0.95 where a document has the marks of a known writer or holds a run."""
         lines = sample.lines
-        if sample.is_binary or not lines or not _OPENING.match(sample.text):
+        text = _without_label(sample.text.encode()).decode()
+        if sample.is_binary or not lines or not _OPENING.match(text):
             return 0.0
-        if len(lines) > 1 and _is_whole(lines[0]):
+        if len(lines) > 1 and text == sample.text and _is_whole(lines[0]):
             return 0.0  # JSON lines
         if sample.whole:
-            document = _parse(sample.text.encode())
+            document = _parse(text.encode())
             if document is not None:
                 return 0.95 if _best(document, sample.path) is not None else 0.0
         # The document is larger than the sample, so its parts cannot be looked at yet.
@@ -117,7 +120,7 @@ class _Found:
 
 def _parse(data: bytes) -> object:
     """Return the document, None where the bytes are not JSON."""
-    text = data.removeprefix(b"\xef\xbb\xbf")
+    text = _without_label(data.removeprefix(b"\xef\xbb\xbf"))
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError:
@@ -130,6 +133,12 @@ def _parse(data: bytes) -> object:
         return json.loads(as_json(text.decode("utf-8")))  # what Python prints
     except (ValueError, RecursionError):
         return None
+
+
+def _without_label(data: bytes) -> bytes:
+    """Return a document without the word in front of it, and what is printed behind it then."""
+    label = _LABEL.match(data)
+    return data if label is None else data[label.end() : data.rfind(b"}") + 1]
 
 
 def _is_whole(line: str) -> bool:

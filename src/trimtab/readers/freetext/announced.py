@@ -1,4 +1,4 @@
-"""Records of evaluations that only the line in front of them tells from those of training.
+"""Records of evaluations that do not say so themselves: the line in front does, or their own total.
 
     epoch: 1, loss is: 0.37, acc is: 0.87
     testing in eval mode ...
@@ -7,6 +7,12 @@
 Such a line may as well be followed by a result in other words, and then by the next epoch of
 training. So the records behind it are of held-out data only where their count is that of the record
 before.
+
+    1250/1250 [====] - 33s - loss: 0.44 - acc: 0.84 - val_loss: 0.87 - val_acc: 0.73
+    313/313 [====] - 3s - loss: 0.91 - acc: 0.72
+
+A full bar of another total that stands alone, without the validation that the others have, or behind
+each of them, is the bar of an evaluation.
 """
 
 from array import array
@@ -17,8 +23,10 @@ import numpy as np
 
 from trimtab.readers.freetext.rows import TextRows
 from trimtab.readers.freetext.shapes import Shape
+from trimtab.readers.numbers import counted
+from trimtab.record import HELD_OUT
 
-__all__ = ["part_announced"]
+__all__ = ["part_announced", "part_other_bars"]
 
 _MIN_ROWS = 3
 _MIN_TIES = 0.9
@@ -43,6 +51,41 @@ def part_announced(rows: TextRows, announced: Sequence[int]) -> tuple[TextRows, 
         share = np.mean(ties[held_out[1:]]) if held_out[1:].any() else 0.0
         if min(held_out.sum(), (~held_out).sum()) >= _MIN_ROWS and share >= _MIN_TIES:
             return rows.keep(~held_out), [_shape_of(rows.keep(held_out))]
+    return rows, []
+
+
+def part_other_bars(rows: TextRows) -> tuple[TextRows, list[Shape]]:
+    """Return the rows of training, and those of evaluations that a bar of their own total drew.
+
+    Those behind each row of training are held-out data; one here and there, beside rows that have
+    their validation, is the last report, and left out with a note.
+    """
+    for field, count in rows.of_kind("counter"):
+        total = rows.columns.get(("total", f"of {field.key}"))
+        if total is None or not (count.present & total.present).all():
+            continue
+        if rows.num <= _MIN_ROWS or (count.values != total.values).any():
+            continue
+        sizes, num = np.unique(total.values, return_counts=True)
+        usual = (
+            total.values[0] if num[sizes == total.values[0]] == num.max() else sizes[num.argmax()]
+        )
+        other = total.values != usual
+        alone = other & ~np.append(other[1:], False) & ~np.append(False, other[:-1])
+        validated = np.zeros(rows.num, dtype=np.bool_)
+        for f, column in rows.of_kind("signal"):
+            validated |= column.present & (f.name in HELD_OUT)
+        if alone[0] or not alone.any():
+            continue
+        if validated[~other].mean() >= _MIN_TIES and not validated[alone].any():
+            kept = rows.keep(~alone)
+            kept.notes.append(
+                f"{counted(int(alone.sum()), 'bar')} of another total, without the validation that"
+                " the others have, left out: an evaluation"
+            )
+            return kept, []
+        if not validated.any() and int(alone.sum()) >= max(_MIN_ROWS, _MIN_TIES * (~other).sum()):
+            return rows.keep(~alone), [_shape_of(rows.keep(alone))]
     return rows, []
 
 

@@ -91,6 +91,8 @@ def _axis_of(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
     for field, column in sorted(rows.of_kind("counter", "lead"), key=lambda item: _ties(item[1])):
         if field.kind == "lead" and epoch is not None and np.all(np.diff(column.values) > 0):
             continue  # more likely the seconds since the start
+        if epoch is not None and _ties(column) and not _ties(epoch[1]):
+            continue  # the end of a bar, in each epoch
         around = epoch or _leading_epoch(rows, field.key) or _turns(field, column, rows)
         found = _step_or_inner(field, column, around, rows, doubt=2)
         if found is not None:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
-from trimtab.readers.freetext.announced import part_announced
+from trimtab.readers.freetext.announced import part_announced, part_other_bars
 from trimtab.readers.freetext.axis import RowAxis, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
@@ -445,6 +445,8 @@ def _draft(
     rows = gather(chosen)
     left_out = sum(len(s.lines) for s in main) - rows.num
     rows, evaluations = part_announced(rows, announced)
+    rows, drawn = part_other_bars(rows)
+    evaluations += drawn
     if left_out:
         rows.notes.append(
             f"{counted(left_out, 'line')} with {key!r} without a step, or far from the others,"
