@@ -137,7 +137,14 @@ def test_a_loss_of_a_guess_that_creeps_is_no_learning() -> None:
 
 @pytest.mark.parametrize(
     ("score", "num", "told"),
-    [(0.72414, 14, True), (0.72414, 9, False), (0.0, 14, True), (1.0, 14, False), (0.2, 8, True)],
+    [
+        (0.72414, 14, True),
+        (0.72414, 9, False),
+        (0.0128, 400, True),
+        (0.0, 14, True),
+        (1.0, 14, False),
+        (0.2, 8, True),
+    ],
 )
 def test_a_score_that_never_moves_is_one_answer(score: float, num: int, told: bool) -> None:
     columns = {"loss": _fell(num), "eval_score": np.full(num, score)}
