@@ -737,8 +737,10 @@ def may_count(key: str) -> bool:
     Example:
         >>> may_count("total_step"), may_count("Episode"), may_count("steps_per_second")
         (True, True, False)
+        >>> may_count("episode_id"), may_count("env_id")
+        (True, False)
     """
-    words = re.split(r"[^a-z0-9]+", normalise(key))
+    words = re.split(r"[^a-z0-9]+", normalise(key).removesuffix(" id"))
     return words[-1] in _COUNTS and len(words) <= _MOST_COUNT_WORDS and _NO_COUNT.isdisjoint(words)
 
 

@@ -1,5 +1,6 @@
 """Logs in which nothing has a known name: what a person sees to be the loss is read, else nothing."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -91,3 +92,10 @@ def test_what_a_person_names_is_not_guessed(tmp_path: Path) -> None:
     with columns_given({"reward": "a"}):
         (record,) = trimtab.read(path)
     assert "loss" not in record.columns
+
+
+def test_lists_of_a_document_are_two_losses(tmp_path: Path) -> None:
+    path = tmp_path / "losses.json"
+    path.write_text(json.dumps({"train": FALLS.tolist(), "val": HELD_OUT.tolist(), "seed": 3}))
+    (record,) = trimtab.read(path)
+    assert record.columns["val_loss"].values == pytest.approx(HELD_OUT)

@@ -369,8 +369,24 @@ def test_a_reward_that_is_lost_is_told_without_a_loss(tmp_path: Path, key: str) 
 
 
 def test_no_known_column_names_what_was_found(tmp_path: Path) -> None:
-    with pytest.raises(ReadError, match=r"no known signal; looked for a loss.*found 'r', 'l'"):
-        read_as(tmp_path, "r,l,t\n1.0,2,3\n2.0,3,4\n")
+    with pytest.raises(ReadError, match=r"no known signal; looked for a loss.*found 'q', 'l'"):
+        read_as(tmp_path, "q,l,t\n1.0,2,3\n2.0,3,4\n")
+
+
+def test_the_monitor_of_an_agent_holds_its_rewards(tmp_path: Path) -> None:
+    rows = [f"{-100 + k},{200 + k},{3.5 * k:.6f}" for k in range(60)]
+    head = '#{"t_start": 1675199325.9, "env_id": "maze-v0"}'
+    record = read_as(tmp_path, "\n".join([head, "r,l,t", *rows]) + "\n")
+    assert record.columns["reward"].logged().tolist() == [-100.0 + k for k in range(60)]
+    record = read_as(tmp_path, "episode_id,score\n" + "".join(f"{k},{k - 9}\n" for k in range(60)))
+    assert record.columns["reward"].logged()[3] == -6
+    assert record.step[3] == 3
+
+
+def test_losses_of_two_nets_may_say_that_they_are_of_training(tmp_path: Path) -> None:
+    rows = [f"{k},{5 / (1 + k):.4f},{0.4 + k / 100:.4f},{20 + k / 9:.4f}" for k in range(30)]
+    record = read_as(tmp_path, "\n".join(["epoch,train_G,train_D,val_PSNR", *rows]) + "\n")
+    assert {"loss", "generator_loss", "discriminator_loss", "eval_score"} <= record.columns.keys()
 
 
 def test_a_header_alone_is_said_to_be_that(tmp_path: Path) -> None:

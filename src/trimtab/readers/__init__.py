@@ -64,7 +64,7 @@ from trimtab.readers.freetext.formats import TEXT_FORMATS
 from trimtab.readers.freetext.reader import TextReader
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.hf_stdout import HfStdoutReader
-from trimtab.readers.json_document import JsonDocumentReader
+from trimtab.readers.json_document import JsonDocumentReader, names_of_columns
 from trimtab.readers.jsonl import JsonlReader
 from trimtab.readers.megatron import MegatronReader
 from trimtab.readers.mlflow import is_mlflow_run, read_mlflow_run
@@ -422,7 +422,10 @@ def _read_file(path: Path) -> Iterator[RunRecord]:
             yield _read_text(reader, path)
     except ReadError as error:
         sample = take_sample(path)
-        keys = (*error.keys, *(() if sample.is_binary else _keys_with_numbers(sample.lines)))
+        keys = [*error.keys]
+        if not sample.is_binary:
+            keys += _keys_with_numbers(sample.lines)
+            keys += names_of_columns(sample.text) if sample.whole else ()
         found = by_course(path, keys, lambda: _read_text(find_reader(path), path))
         if found is None:
             raise

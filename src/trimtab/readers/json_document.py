@@ -40,7 +40,7 @@ from trimtab.readers.tags import tag_of_file
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
 
-__all__ = ["JsonDocumentReader"]
+__all__ = ["JsonDocumentReader", "names_of_columns"]
 
 _MAX_DEPTH = 4
 _MAX_DIGITS = 15
@@ -241,6 +241,14 @@ def _candidates(part: object, name: str, depth: int) -> Iterator[_Found]:
     for key, value in part.items():
         if isinstance(value, dict | list) and key not in by_step:
             yield from _candidates(value, key, depth + 1)
+
+
+def names_of_columns(text: str) -> tuple[str, ...]:
+    """Return the names of the columns of a document of nothing else; none for another text."""
+    document = _parse(text.encode()) if _OPENING.match(text) else None
+    if not isinstance(document, dict):
+        return ()
+    return tuple(str(key) for key, value in document.items() if _is_column(value))
 
 
 def _rows_know(rows: list[dict[str, object]]) -> bool:

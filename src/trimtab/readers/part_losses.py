@@ -29,6 +29,7 @@ __all__ = [
     "name_latent",
     "named_by_others",
     "named_parts",
+    "net_of",
     "watch_parts",
 ]
 
@@ -126,13 +127,18 @@ def named_parts(keys: Iterable[str]) -> dict[str, str]:
         return found
     for patterns in _NETS:
         of_nets = {
-            name: next((k for k in keys if pattern.fullmatch(normalise(k))), None)
+            name: next((k for k in keys if pattern.fullmatch(net_of(k))), None)
             for name, pattern in patterns.items()
         }
         # One letter is a name only beside the other.
         if all(of_nets.values()):
             return found | {name: key for name, key in of_nets.items() if key is not None}
     return found
+
+
+def net_of(key: str) -> str:
+    """Return a name without the word that it is of training: `train_G` is `g`."""
+    return re.sub(r"^train[ /]", "", normalise(key))
 
 
 def _is_judged_part(key: str) -> bool:

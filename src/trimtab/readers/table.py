@@ -36,6 +36,7 @@ from trimtab.readers.part_losses import (
     name_entropy,
     name_latent,
     named_parts,
+    net_of,
     watch_parts,
 )
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
@@ -95,6 +96,8 @@ _SPLIT_KEYS = frozenset(
     }
 )
 """Names of a column that says whether a row is of training or of held-out data."""
+MONITOR = frozenset({"r", "l", "t"})
+"""Return, length and time of an episode, by the names that Gym's monitor gives them."""
 _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
 """Last words of statistics of a loss other than its mean."""
 _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
@@ -107,11 +110,22 @@ _OF_NO_AXIS = frozenset(
         "count",
         "maybe-loss",
         "maybe-held-out",
+        "maybe-monitor",
         "maybe-score",
     }
 )
 _OF_NO_USE_ALONE = frozenset(
-    {"nothing", "split", "run", "inner", "maybe-held-out", "maybe-score", "count", "maybe-gan"}
+    {
+        "nothing",
+        "split",
+        "run",
+        "inner",
+        "maybe-held-out",
+        "maybe-monitor",
+        "maybe-score",
+        "count",
+        "maybe-gan",
+    }
 )
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
@@ -143,7 +157,8 @@ class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
     (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
-    rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair), maybe-held-out, maybe-score
+    rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
+    maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
     (beside an episode) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
@@ -246,7 +261,9 @@ def _role(key: str) -> str:
         return "count"
     if score_place(key) is not None:
         return "maybe-score"
-    if name in GAN_PAIR:
+    if key in MONITOR:
+        return "maybe-monitor"
+    if net_of(key) in GAN_PAIR:
         return "maybe-gan"
     if _may_stand_in(key):
         return "maybe-loss"
@@ -546,6 +563,11 @@ class LogTable:
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
+        if "reward" not in found and columns.keys() >= MONITOR and "loss" not in found:
+            found["reward"] = ["r"]
+            self.notes.append(
+                "'r', 'l' and 't' are read as Stable-Baselines3's monitor writes them"
+            )
         if "reward" not in found and counts_episodes(columns, has_loss="loss" in found):
             scores = sorted(
                 (k for k in columns if self._cells[k].role == "maybe-score"),
@@ -584,7 +606,8 @@ class LogTable:
     def _pair_up(self, columns: Mapping[str, Column]) -> None:
         """Let `G` and `D` be losses where both are there, and nothing where one is."""
         pair = [k for k in columns if self._cells[k].role == "maybe-gan"]
-        role = "maybe-loss" if {normalise(k) for k in pair} == GAN_PAIR else "nothing"
+        named = [net_of(k) for k in pair]
+        role = "maybe-loss" if set(named) == GAN_PAIR and len(named) == 2 else "nothing"
         for key in pair:
             self._cells[key].role = role
 

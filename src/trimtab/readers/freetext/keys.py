@@ -375,7 +375,7 @@ def counts_episodes(keys: Iterable[str], *, has_loss: bool) -> bool:
 
     `ep` is one only where no loss is logged: beside a loss it may be an epoch.
     """
-    words = [normalise(key).split() for key in keys]
+    words = [normalise(key).removesuffix(" id").split() for key in keys]
     return any(
         len(w) <= 2 and (w[-1:] in (["episode"], ["episodes"]) or (w == ["ep"] and not has_loss))
         for w in words
