@@ -120,3 +120,8 @@ def test_validation_that_stands_while_its_score_rises_is_learning() -> None:
     assert "never-learns" not in {
         k for k, _, _ in told(loss=train, val_loss=val + 1.0, eval_score=score)
     }
+    # Where training had come to after a while, and no better since.
+    stands, gains = 0.7 + wave(0.02, 5), 0.53 + 0.3 * (1 - np.exp(-np.arange(40) / 9))
+    for level, learned in ((0.0, True), (-0.2, False)):
+        found = told(loss=train, val_loss=val + 1.0, eval_score=stands + level, accuracy=gains)
+        assert ("never-learns" in {k for k, _, _ in found}) is not learned

@@ -45,6 +45,9 @@ STANDS = 1.5
 """Most that the medians of three evaluations differ by, where validation stands at a guess. Ours."""
 TREND = 2.2
 """Normal score of Kendall's S: one chance in 36. As in `few_rows`."""
+LEARNED_SHARE = 0.25
+"""Of what the accuracy gains in training, above which held-out data shows that it was learned. Ours.
+"""
 MOST_COMPARED = 100
 """Evaluations that are compared, every k-th of more."""
 NEVER_SHARE = 0.75
@@ -161,7 +164,7 @@ def _never(record: RunRecord, span: slice) -> Finding | None:
         return None
     # What climbs is learned by heart; what falls is learned, and so is what comes out right more often.
     if (
-        _score_moves(record, span)
+        _score_shows(record, span)
         or abs(moved) > max(3 * error, 0.02 * first)
         or values[0] - levels[-1] > 3 * noise
     ):
@@ -187,15 +190,22 @@ def _never(record: RunRecord, span: slice) -> Finding | None:
     )
 
 
-def _score_moves(record: RunRecord, span: slice) -> bool:
-    """Whether a held-out score has a trend over its evaluations."""
+def _score_shows(record: RunRecord, span: slice) -> bool:
+    """Whether a held-out score has a trend, or stands where training came to after a while."""
     score = record.columns.get("eval_score")
     if score is None:
         return False
     values = score.values[score.finite_rows(span)]
     if len(values) < NEVER_VALIDATIONS // 2:
         return False
-    return abs(kendall_score(values[:: len(values) // MOST_COMPARED + 1])) >= TREND
+    if abs(kendall_score(values[:: len(values) // MOST_COMPARED + 1])) >= TREND:
+        return True
+    trained = record.columns.get("accuracy")
+    shares = np.zeros(0) if trained is None else trained.values[trained.finite_rows(span)]
+    if len(shares) < NEVER_VALIDATIONS // 2:
+        return False
+    first, last = float(shares[0]), median(shares[-(len(shares) // 4 or 1) :])
+    return last > first and median(values) > first + LEARNED_SHARE * (last - first)
 
 
 def _apart(record: RunRecord, span: slice) -> Finding | None:
