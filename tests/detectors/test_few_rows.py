@@ -208,3 +208,13 @@ def test_two_rows_that_stand_apart_are_one_spike() -> None:
     assert [t[:3] for t in told] == [("spike", 9, 11), ("spike", 16, 17)]
     assert told[0][3].startswith("2 rows up to ")
     assert told[1][3].startswith("one row of ")
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-3, 1e6])
+def test_lone_rows_of_a_loss_below_zero_are_told(scale: float) -> None:
+    loss = scale * (_fell(24, 3) - 2.4)
+    record = record_of(np.arange(24.0), {"loss": loss})
+    assert not few_rows_findings(record)
+    loss[[4, 9, 10, 17]] = [683 * scale, 717 * scale, 195 * scale, 389 * scale]
+    told = few_rows_findings(record_of(np.arange(24.0), {"loss": loss}))
+    assert [(f.kind, f.onset_row) for f in told] == [("spike", 4), ("spike", 9), ("spike", 17)]

@@ -7,9 +7,9 @@ sigma the noise that their second differences show:
 * a rise that lasts: three rows in a row, each above all rows before the first of them by
   7 or 10 sigma and by a share of the level. The lowest of n rows of noise and the lowest of
   any three that follow lie some 4 sigma apart;
-* rows far out, one or a few, each alone (of more than 30 rows the first 24, which `spike` learns
-  from): above both neighbors by twice, by three times as much as any other peak, and by six times
-  the usual step;
+* rows far out, one or two at a time, each alone (of more than 30 rows the first 24, which `spike`
+  learns from): above both neighbors by twice, by three times as much as any other peak, and by six
+  times the usual step; of losses below 0 by eight times, and half of what the run has moved by;
 * overfitting: after its lowest row validation goes up, by Kendall's test of trend, or stands far
   above it to the end, while training falls on. Where validation is noise, the rows after the lowest
   are in any order alike, so the test needs no correction for having looked for the lowest. Four or
@@ -59,6 +59,8 @@ LEVELS = ((math.log(1.5), 0.97), (math.log(2.0), 0.9))
 twice, most rows tell it even where the new level is wild."""
 LONE_RATIO = 2.0
 LONE_APART = 3.0
+LONE_MOVED, LONE_STEPS = 0.5, 8.0
+"""Of what the run has moved by, and usual steps, where losses below 0 have no ratios. Ours."""
 LONE_WIDTHS = (1, 2)
 """Rows of a peak: of three, `_rise` tells."""
 EARLY_ROWS = 24
@@ -223,17 +225,22 @@ def _lone(record: RunRecord, span: slice) -> Iterator[Finding]:
     """Yield the rows of a loss, one or a few, that stand far above all others."""
     for signal in ("loss", "val_loss"):
         got = _values(record, span, signal)
-        if got is None or got[1].min() <= 0:
+        if got is None:
             continue
         rows, values = got
         few = len(rows) < EXCERPT_ROWS
-        y = np.log(values)
+        has_ratios = bool(values.min() > 0)
+        y = np.log(values) if has_ratios else values
         usual = median(np.abs(np.diff(y)))
         last = float(y[-1] - y[-1 - LASTS : -1].max())
-        if few and signal == "val_loss" and last > max(math.log(LAST_RATIO), 6 * usual):
+        far = has_ratios and last > max(math.log(LAST_RATIO), 6 * usual)
+        if few and signal == "val_loss" and far:
             yield _last_evaluation(record, rows, values, last / max(usual, 0.01))
             continue
         least = max(math.log(LONE_RATIO), 6 * usual)
+        if not has_ratios:
+            moved = abs(median(y[:LASTS]) - median(y[-LASTS:]))
+            least = max(LONE_MOVED * moved, LONE_STEPS * usual)
         for height, first, end in _apart(y, least):
             if not few and first >= EARLY_ROWS:
                 continue
