@@ -58,3 +58,13 @@ def test_it_is_an_alarm_of_the_whole_judge() -> None:
     rows = {"step": np.arange(NUM), "loss": loss, "approx_kl": values}
     (incident,) = trimtab.analyze(rows).incidents
     assert (incident.kind, incident.severity, incident.onset) == ("non-finite", "warning", 40)
+
+
+def test_a_reward_that_is_never_a_number_is_told() -> None:
+    rows = np.arange(45.0)
+    nan = np.full(45, np.nan)
+    (told,) = lost_signal_findings(record_of(rows, {"reward": nan}))
+    assert (told.kind, told.severity, told.signal) == ("non-finite", "warning", "reward")
+    assert not lost_signal_findings(record_of(rows[:20], {"reward": nan[:20]}))
+    assert not lost_signal_findings(record_of(rows, {"reward": np.append(nan[:44], 3.0)}))
+    assert not lost_signal_findings(record_of(rows, {"reward_std": nan}))

@@ -99,3 +99,16 @@ def test_lists_of_a_document_are_two_losses(tmp_path: Path) -> None:
     path.write_text(json.dumps({"train": FALLS.tolist(), "val": HELD_OUT.tolist(), "seed": 3}))
     (record,) = trimtab.read(path)
     assert record.columns["val_loss"].values == pytest.approx(HELD_OUT)
+
+
+def test_columns_without_names_are_read_by_what_falls(tmp_path: Path) -> None:
+    path = tmp_path / "stats.csv"
+    rate = np.where(np.arange(NUM) < 20, 0.005, 0.0005)
+    rows = zip(range(500, 500 * NUM + 1, 500), rate.tolist(), FALLS.tolist(), strict=True)
+    path.write_text("".join(f"{step},{lr},{loss:.5f}\n" for step, lr, loss in rows))
+    (record,) = trimtab.read(path)
+    assert record.columns["loss"].values == pytest.approx(FALLS, abs=1e-5)
+    assert record.step[-1] == 500 * NUM
+    path.write_text("".join(f"{k},{v:.5f}\n" for k, v in enumerate(RISES.tolist())))
+    with pytest.raises(ReadError, match="2 columns of numbers without names"):
+        trimtab.read(path)

@@ -119,3 +119,17 @@ def test_a_short_log_is_read_too(tmp_path: Path, name: str) -> None:
     path.write_text(short, encoding="utf-8", newline="")
     loss = read_run(path).columns["loss"].logged()
     np.testing.assert_allclose(loss, [r.loss for r in RECORDS[:12]], rtol=2e-4)
+
+
+def test_names_of_boosted_trees_and_of_deeplearning4j_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+    line = "[{k}]\ttraining's l2: {a:.5f}\tvalid_1's l2: {b:.5f}\n"
+    path.write_text("".join(line.format(k=10 * k, a=9 / k, b=10 / k) for k in range(1, 31)))
+    record = read_run(path)
+    assert record.columns["loss"].values[2] == 3.0
+    assert record.columns["val_loss"].values[1] == 5.0
+    line = "06:38 [main] INFO o.d.ScoreIterationListener - Score at iteration {k} is {a:.6f}\n"
+    path.write_text("".join(line.format(k=100 * k, a=3 / (1 + k)) for k in range(30)))
+    record = read_run(path)
+    assert record.columns["loss"].values[2] == 1.0
+    assert record.step[2] == 200

@@ -203,3 +203,12 @@ def test_a_step_that_no_float_holds_is_one_clear_error(tmp_path: Path) -> None:
     pairs = [[10**400 + i, 0.5] for i in range(4)]
     with pytest.raises(ReadError, match=r"^(?!.*fault of trimtab)"):
         read_text(tmp_path, json.dumps({"loss": pairs}))
+
+
+def test_lists_of_one_number_are_that_number(tmp_path: Path) -> None:
+    loss = [round(0.3 * 0.9**k + 0.1, 5) for k in range(30)]
+    path = tmp_path / "training_history.json"
+    path.write_text(json.dumps([{"loss": [v], "val_loss": [v + 0.1], "w": [1, 2]} for v in loss]))
+    record = read_run(path)
+    assert record.columns["loss"].logged().tolist() == loss
+    assert "val_loss" in record.columns

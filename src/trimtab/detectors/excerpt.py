@@ -28,7 +28,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.clip import clip_of
-from trimtab.signals.robust import MAD_TO_SIGMA, difference_sigma, median
+from trimtab.signals.robust import MAD_TO_SIGMA, difference_sigma, kendall_score, median
 
 __all__ = ["MAX_ROWS", "excerpt_findings"]
 
@@ -58,6 +58,8 @@ FAR = 1.5
 NEAR_RISE = math.log(1.5)
 """Smallest rise that counts below that, as a logarithm."""
 START_ROWS = 100
+FALLS = -3.0
+"""Normal score of Kendall's S, from which on rows fall: one chance in 700. Ours."""
 """First rows of an attempt that the start rule looks at."""
 START_RATIO = 1.3
 START_SIGMA = 10.0
@@ -228,6 +230,9 @@ def _start_finding(
     rising = end is None and loss[-1] > math.sqrt(loss[low] * loss[peak])
     kind = "spike" if end is not None else "divergence" if rising else "unrecovered-spike"
     last = float(loss[-1 if end is None else end])
+    behind = loss[peak:]
+    # More than half back, and still falling as the log ends: a start that comes right by itself.
+    comes_back = not rising and kendall_score(behind[:: len(behind) // START_ROWS + 1]) <= FALLS
     rise = float(loss[peak] / loss[low])
     story = " → ".join(f"{x:.4g}" for x in dict.fromkeys((loss[low], loss[peak], last)))
     return finding_at(
@@ -235,7 +240,7 @@ def _start_finding(
         detector="start",
         kind=kind,
         signal="loss",
-        severity="warning" if end is not None or rise < START_RATIO else "critical",
+        severity="warning" if end is not None or rise < START_RATIO or comes_back else "critical",
         row=seen,
         onset_row=int(rows[onset]),
         peak_row=int(rows[peak]),

@@ -52,6 +52,8 @@ LASTS = 3
 RISE = {True: (math.log(1.3), 7.0), False: (math.log(1.1), 10.0)}
 """Whether fewer than `EXCERPT_ROWS`: smallest rise, as a logarithm and in sigma; more rows have more
 extremes."""
+COMES_BACK = -3.0
+"""Normal score of Kendall's S, from which on rows fall: one chance in 700. Ours."""
 LEVEL_ROWS = ((0, LASTS), (12, 5), (EXCERPT_ROWS, 8))
 """Fewest rows of an attempt, and rows on each side of a change of level."""
 LEVELS = ((math.log(1.5), 0.97), (math.log(2.0), 0.9))
@@ -142,12 +144,15 @@ def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterat
     peak = k + int(np.argmax(y[k:end]))
     if signal != "loss" and end is None:
         return
+    # More than half back, and still falling: a start that comes right by itself.
+    falls = len(y) - peak > LASTS and kendall_score(y[peak:]) <= COMES_BACK
+    comes_back = end is None and falls and y[-1] < (before[at[0]] + y[peak]) / 2
     yield finding_at(
         record,
         detector="few-rows-rise",
         kind="spike" if end is not None else "unrecovered-spike",
         signal=signal,
-        severity="warning" if end is not None else "critical",
+        severity="warning" if end is not None or comes_back else "critical",
         row=int(rows[-1 if end is None else end]),
         onset_row=int(rows[k]),
         peak_row=int(rows[peak]),

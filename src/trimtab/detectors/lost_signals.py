@@ -3,7 +3,7 @@
 Each is judged as a validation loss is (`lost_validation`): tables write NaN for what was not
 measured in a row, and Inf is nobody's empty cell. What belongs to every training is judged row by
 row (`nonfinite`), and what the log follows from is judged by itself.
-Blind to a signal that was never finite.
+Blind to a signal that was never finite, but for an agent's reward.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,14 @@ import numpy as np
 from trimtab.detectors.contract import Finding, Rows
 from trimtab.detectors.lost_validation import LostValidationDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
+from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["lost_findings", "lost_signal_findings", "rows_beside_loss"]
 
+MIN_NEVER = 24
+"""Rewards that are no number before it is told that none is one. Ours."""
 MIN_FINITE = 8
 """Finite values before, so that a signal is known to be one. Ours."""
 _LEFT_OUT = frozenset(NonFiniteDetector().signals) | {
@@ -49,6 +52,30 @@ def _of(record: RunRecord) -> Iterator[Finding]:
             span = record.rows_of(index)
             if len(column.finite_rows(span)) >= MIN_FINITE:
                 yield from lost_findings(record, name, span)
+            elif name == "reward":
+                yield from _never_a_number(record, span)
+
+
+def _never_a_number(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield an agent's reward that is NaN or Inf wherever it is logged."""
+    column = record.columns["reward"]
+    rows = np.arange(span.start, span.stop)[column.present[span]]
+    if len(rows) < MIN_NEVER or len(column.finite_rows(span)):
+        return
+    yield finding_at(
+        record,
+        detector="reward-never-finite",
+        kind="non-finite",
+        signal="reward",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=float(column.values[rows[-1]]),
+        expected=0.0,
+        score=9.0,
+        closed=True,
+        text=f"reward is NaN or Inf in all {len(rows)} rows: no episode ends, or it is lost",
+    )
 
 
 def lost_findings(record: RunRecord, name: str, span: slice) -> tuple[Finding, ...]:

@@ -34,6 +34,7 @@ from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
 from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, runaway_findings
 from trimtab.detectors.swells import swell_findings
+from trimtab.detectors.unmoved import unmoved_findings
 from trimtab.readers.rank_values import names_rank
 from trimtab.record import RunRecord
 from trimtab.text import plain
@@ -60,6 +61,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     too_low_findings,
     flat_window_findings,
     staircase_findings,
+    unmoved_findings,
     round_findings,
     runaway_findings,
     reward_flat_findings,

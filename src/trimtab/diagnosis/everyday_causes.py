@@ -292,7 +292,8 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         rules=_plain(
             "never-learns-gradient",
             "zero-grad-norm",
-            says="the gradient norm is exactly 0 in row after row",
+            "unmoved",
+            says="nothing moves the weights: gradient norms of exactly 0, or losses that repeat",
         ),
         look_alikes=("rate-at-zero", "not-wired"),
         test="print the gradient norm of each parameter after one backward pass",
@@ -343,6 +344,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             "hardly-moved",
             "few-rows-flat",
             "few-rows-one-answer",
+            "few-rows-stuck",
             "score-zero",
             says="the loss is that of a guess, or has not left where it began",
         ),

@@ -422,11 +422,16 @@ def _read_file(path: Path) -> Iterator[RunRecord]:
             yield _read_text(reader, path)
     except ReadError as error:
         sample = take_sample(path)
-        keys = [*error.keys]
+        keys, step = [*error.keys], ""
         if not sample.is_binary:
             keys += _keys_with_numbers(sample.lines)
             keys += names_of_columns(sample.text) if sample.whole else ()
-        found = by_course(path, keys, lambda: _read_text(find_reader(path), path))
+            bare = bare_table(sample.lines)
+            if bare is not None and not bare.names and bare.count is not None:
+                # By their places: what the first column counts is told by it alone.
+                keys = [k for i, k in enumerate(bare.keys) if i != bare.count]
+                step = bare.keys[bare.count]
+        found = by_course(path, keys, lambda: _read_text(find_reader(path), path), step=step)
         if found is None:
             raise
         yield found

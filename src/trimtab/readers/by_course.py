@@ -69,13 +69,16 @@ _NO_LOSS = re.compile(
 )
 
 
-def by_course(path: Path, keys: Sequence[str], read: Callable[[], RunRecord]) -> RunRecord | None:
+def by_course(
+    path: Path, keys: Sequence[str], read: Callable[[], RunRecord], *, step: str = ""
+) -> RunRecord | None:
     """Return the record of a file by what moves like a loss in it; None where nothing does.
 
     Args:
         path: The file, for its size.
-        keys: Names of its numbers, the most frequent first.
+        keys: Names of its numbers, the most frequent first; of columns without names their places.
         read: Reads it again, with the columns given that hold then.
+        step: Name of what counts its rows, where that is known.
 
     Cost: the file is read up to six times more; files beyond 32 MiB are not.
     """
@@ -93,19 +96,29 @@ def by_course(path: Path, keys: Sequence[str], read: Callable[[], RunRecord]) ->
         if scores is not None:
             return scores
     falling = sorted((k for k in keys if not _NO_LOSS.search(_words(k))), key=_is_no_part)
+    counted = {"step": step} if step else {}
+    found = None
     for key in falling[:MOST_TRIED]:
-        found = _read(read, {"loss": key})
-        if found is None or found.axis not in ("step", "epoch"):
+        record = _read(read, {"loss": key, **counted})
+        if record is None or not _falls(record):
             continue
-        loss = _values(found, "loss")
-        third = len(loss) // 3
-        if (
-            len(loss) >= FEWEST_ROWS
-            and _trend(loss) <= FALLS
-            and median(loss[-third:]) < median(loss[:third])
-        ):
-            return _noted(found, key, "as it falls over the run")
-    return None
+        # What never rises may be a schedule, and gives way to what has noise.
+        if (np.diff(_values(record, "loss")) > 0).any():
+            return _noted(record, key, "as it falls over the run")
+        found = found or _noted(record, key, "as it falls over the run")
+    return found
+
+
+def _falls(record: RunRecord) -> bool:
+    """Whether the loss of a record falls over its rows, and a step or an epoch counts those."""
+    loss = _values(record, "loss")
+    third = len(loss) // 3
+    return (
+        record.axis in ("step", "epoch")
+        and len(loss) >= FEWEST_ROWS
+        and _trend(loss) <= FALLS
+        and median(loss[-third:]) < median(loss[:third])
+    )
 
 
 def _pairs(keys: Sequence[str]) -> list[tuple[str, str]]:

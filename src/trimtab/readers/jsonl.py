@@ -93,8 +93,8 @@ def flatten(
 ) -> Iterator[tuple[str, object]]:
     """Yield (key, value) of all scalars of nested objects, keys joined with `/`.
 
-    Lists are left out, and what lies deeper than any logger nests; but for the step: `[2, 40]` is
-    the second epoch and its 40th batch.
+    Lists are left out, and what lies deeper than any logger nests; but for a lone number, and the
+    step: `[2, 40]` is the second epoch and its 40th batch.
     """
     for key, value in data.items():
         if isinstance(value, dict) and _is_spread(key, value):
@@ -108,6 +108,8 @@ def flatten(
         elif key in _COMPOSITE_STEPS and 0 < len(value) <= 3:
             names = ("step",) if len(value) == 1 else ("epoch", "batch", "of")
             yield from zip((f"{prefix}{key}/{n}" for n in names), value, strict=False)
+        elif len(value) == 1 and type(value[0]) in (int, float):
+            yield f"{prefix}{key}", value[0]  # `{"loss": [0.34]}`, as a fit of one epoch returns it
 
 
 def _is_spread(key: str, value: dict[str, object]) -> bool:

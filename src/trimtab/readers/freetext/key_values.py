@@ -86,6 +86,7 @@ _AT_STEP = re.compile(
 """`Training loss at step 100: 2.5`: the name of the value is in front of the step."""
 _AND_STEP = re.compile(r"\W{0,3}(?:and )?(?:step|iter|iteration|batch|update)\W{0,3}")
 """`Loss at epoch 2 and iteration 100 is 2.5`: a second count behind the first."""
+_ITERATION = re.compile(r"\bat iteration\W*\Z", re.IGNORECASE)
 _SIGNS_OF_VALUE = (":", "=", "is", "was")
 _UNIT_BEHIND = re.compile(
     r"\s*\((?:[A-Za-z%/ ]{1,12}\d?|[A-Za-z ]{1,30}\d{1,6}[A-Za-z ]{0,12}|\d?[eE][-+]?\d+)\)\Z"
@@ -288,7 +289,11 @@ class _LineParse:
         if i and _NUMBER_IN_KEY.match(left):
             left = self.literals[i - 1] + self.numbers[i - 1] + left
         elif i and left.strip() in _SIGNS_OF_VALUE and (named := self._named_in_front(i)):
-            return _last_segment(_ASIDE.sub("", named[1])), True
+            key = _last_segment(_ASIDE.sub("", named[1]))
+            # DeepLearning4j calls the loss of a batch so, and no agent counts iterations.
+            return "loss" if key == "score" and _ITERATION.search(
+                self.literals[i - 1]
+            ) else key, True
         elif i and _OVER_LAST.search(self.literals[i - 1]) and _BEHIND_COUNT.match(left):
             left = self.literals[i - 1] + self.numbers[i - 1] + left
         elif i > 1 and left.strip() in ("/", ",", "|"):

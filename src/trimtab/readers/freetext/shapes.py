@@ -47,6 +47,10 @@ _PREFIX = re.compile(
     re.IGNORECASE,
 )
 """Rank and time that a launcher puts before every line, the rows of tables too."""
+_OWNER = re.compile(
+    r"(?<=\w)'s (?:(l[12]|rmse|mape|huber|fair|quantile|poisson|gamma|tweedie)\b|(?=\w))"
+)
+"""`valid_0's l2`, as LightGBM calls what it measures on a set of data; its losses by their names."""
 _GAP = re.compile(r"[ \t]{50,}")
 _LONG_LINE_LENGTH = 1_000
 _MAX_HEADING_LENGTH = 120
@@ -86,6 +90,10 @@ class Shape:
         lines = np.array(self.lines, dtype=np.int64)
         values = np.array(self.values, dtype=np.float64)
         return lines, values.reshape(len(lines), len(self.fields))
+
+
+def _owned(match: re.Match[str]) -> str:
+    return f" {match[1]} loss" if match[1] else " "
 
 
 @dataclass
@@ -266,7 +274,8 @@ class Shapes:
             self._count_unread()
             self._plans.clear()
         unread: dict[str, int] = {}
-        fields = fields_of(parts[::2], parts[1::2], self._extra, unread)
+        literals = [_OWNER.sub(_owned, text) for text in parts[::2]]
+        fields = fields_of(literals, parts[1::2], self._extra, unread)
         plan: _Plan | None = None
         if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
             shape = self._shape(fields)

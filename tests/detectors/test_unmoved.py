@@ -1,0 +1,41 @@
+"""Losses that repeat digit for digit: told where the weights stand still, and nowhere else."""
+
+import numpy as np
+import pytest
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.unmoved import unmoved_findings
+from trimtab.testing.curves import record_of
+
+RNG = np.random.default_rng(0)
+PASS = 1.5 + 0.07 * RNG.standard_normal(17)
+
+
+def found(loss: np.ndarray, **columns: np.ndarray) -> tuple[Finding, ...]:
+    return unmoved_findings(record_of(np.arange(float(len(loss))), {"loss": loss, **columns}))
+
+
+@pytest.mark.parametrize("num", [34, 62, 2000])
+def test_losses_that_repeat_exactly_are_of_weights_that_stand_still(num: int) -> None:
+    loss = np.concatenate((1.6 + 0.05 * RNG.standard_normal(6), np.resize(PASS, num)))
+    (told,) = found(loss)
+    assert (told.kind, told.severity, told.onset_row) == ("never-learns", "warning", 6)
+    assert f"every 17 rows, {num - 17} rows so far" in told.text
+    (told,) = found(loss, lr=np.zeros(len(loss)))
+    assert told.severity == "info"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        np.resize(PASS, 28),  # not yet a whole pass again
+        np.resize(PASS, 200) * (1 - 1e-9 * np.arange(200)),  # it learns, if next to nothing
+        np.resize(PASS, 200) + np.append(np.zeros(199), 1e-7),
+        np.full(300, 0.6931),  # told as what stands still
+        np.round(0.4 + 0.05 * np.random.default_rng(4).standard_normal(4000), 1),
+        np.resize([0.1, 0.2], 400),
+        np.zeros(0),
+    ],
+)
+def test_others_are_silent(loss: np.ndarray) -> None:
+    assert not found(loss)
