@@ -55,7 +55,7 @@ class AboveDetector:
         return Above(passed=True), (found,)
 
 
-LOSS = [2.0 + 0.01 * (7919 * i % 13 - 6) / 10 + (0.6 if i == 120 else 0.0) for i in range(200)]
+LOSS = [2.0 + 0.01 * (7919 * i % 199 - 99) / 165 + (0.6 if i == 120 else 0.0) for i in range(200)]
 
 
 @pytest.fixture

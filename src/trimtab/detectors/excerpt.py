@@ -28,7 +28,8 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.clip import clip_of
-from trimtab.signals.robust import MAD_TO_SIGMA, difference_sigma, kendall_score, median
+from trimtab.signals.robust import MAD_TO_SIGMA, difference_sigma, median
+from trimtab.trend import kendall_score
 
 __all__ = ["MAX_ROWS", "excerpt_findings"]
 

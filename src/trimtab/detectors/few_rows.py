@@ -36,8 +36,9 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.never_learns import SURELY_A_GUESS, classes_guessed
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import difference_sigma, kendall_score, median
+from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import signal_label
+from trimtab.trend import kendall_score
 
 __all__ = ["FEWEST_ROWS", "MOST_ROWS", "few_rows_findings"]
 

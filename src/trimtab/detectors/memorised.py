@@ -22,7 +22,8 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import kendall_score, mad_sigma, median
+from trimtab.signals.robust import mad_sigma, median
+from trimtab.trend import kendall_score
 
 __all__ = ["memorised_findings"]
 

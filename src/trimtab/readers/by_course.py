@@ -25,7 +25,7 @@ from trimtab.errors import ReadError
 from trimtab.readers.given_columns import all_given, columns_given
 from trimtab.readers.numbers import shown
 from trimtab.record import RunRecord
-from trimtab.signals.robust import kendall_score, median
+from trimtab.trend import kendall_score
 from trimtab.vocabulary import normalise
 
 __all__ = ["by_course"]
@@ -117,7 +117,7 @@ def _falls(record: RunRecord) -> bool:
         record.axis in ("step", "epoch")
         and len(loss) >= FEWEST_ROWS
         and _trend(loss) <= FALLS
-        and median(loss[-third:]) < median(loss[:third])
+        and float(np.median(loss[-third:])) < float(np.median(loss[:third]))
     )
 
 

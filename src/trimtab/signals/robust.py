@@ -40,7 +40,6 @@ __all__ = [
     "dependent_blocks_sigma",
     "difference_sigma",
     "floored_sigma",
-    "kendall_score",
     "mad_sigma",
     "median",
     "medians",
@@ -171,29 +170,6 @@ def floored_sigma(residuals: Floats, *, fall: float) -> float:
     sigma = mad_sigma(residuals, center=0.0)
     far = float(np.sort(np.abs(residuals))[int(0.95 * (len(residuals) - 1))])
     return max(sigma, FALL_TO_SIGMA * fall) if 2 * sigma <= far / 1.96 and fall > 0 else sigma
-
-
-def kendall_score(values: Floats) -> float:
-    """Return the normal score of Kendall's S, with its correction for continuity: a test of trend.
-
-    S counts the pairs of values that rise less those that fall. Where there is no trend, the score
-    is about normal from 8 values on.
-
-    Args:
-        values: float64 [n >= 2], finite, in their order. Costs n^2.
-
-    Returns:
-        Without unit; above 0 where the values rise, 0 where they are all alike.
-
-    Source: Kendall, A new measure of rank correlation, Biometrika 30 (1938).
-
-    Example:
-        >>> round(kendall_score(np.arange(8.0)), 2), kendall_score(np.ones(8))
-        (3.34, 0.0)
-    """
-    n = len(values)
-    s = float(np.sign(np.subtract.outer(values, values))[np.tril_indices(n, -1)].sum())
-    return math.copysign(max(abs(s) - 1, 0), s) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
 
 
 def difference_sigma(
