@@ -133,3 +133,17 @@ def test_names_of_boosted_trees_and_of_deeplearning4j_are_read(tmp_path: Path) -
     record = read_run(path)
     assert record.columns["loss"].values[2] == 1.0
     assert record.step[2] == 200
+
+
+def test_the_loss_of_spacy_is_that_of_its_task(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    head = "E    #       LOSS TOK2VEC  LOSS NER  ENTS_F  SCORE\n---  ------  ------------  --------  ------  ------\n"
+    rows = "".join(
+        f"{k // 5:3d}  {200 * k:6d}  {9 * k:12.2f}  {2000 / k if k else 44:8.2f}  {80 + k / 9:6.2f}    0.90\n"
+        for k in range(20)
+    )
+    path.write_text(head + rows)
+    record = read_run(path)
+    assert record.keys["loss"] == "loss ner"
+    assert record.step[:2].tolist() == [200, 400]
+    assert record.columns["loss"].values[0] == 2000

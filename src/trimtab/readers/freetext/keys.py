@@ -298,8 +298,21 @@ _ADVERSARIAL = re.compile(
 )
 """Losses of adversarial trainers, named by the net: `G_GAN`, `D_real`, `errG`, `cycle_A`."""
 _CRITIC = frozenset(
-    {"d", "disc", "dis", "discriminator", "critic", "lossd", "dloss", "errd", "cri", "vf"}
+    {
+        "d",
+        "disc",
+        "dis",
+        "discriminator",
+        "critic",
+        "lossd",
+        "dloss",
+        "errd",
+        "cri",
+        "vf",
+        "tok2vec",
+    }
 )
+"""The last is spaCy's layer that all parts share, of which each gives it a loss of its own."""
 _ADVERSARIAL_ORDER = (
     r"(?:err|loss)[ _]?g|g ?loss|g[ /](?:total|loss)|generator|errg",
     r"g[ /](?:gan|adv|a|b)",
@@ -439,7 +452,7 @@ def without_number_word(text: str) -> str:
 
 
 def is_of_critic(key: str) -> bool:
-    """Whether a loss is that of an adversary, not of the net that is trained against it."""
+    """Whether a loss is that of an adversary or a shared layer, not of the net that is trained."""
     return not _CRITIC.isdisjoint(re.split(r"[\W_]+", key.lower()))
 
 

@@ -55,6 +55,7 @@ _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
 _MIN_BEYOND = 0.1
 """Share of the rows from which losses under another key, before or behind them, are told."""
+_SPACY = "loss tok2vec"
 _SCORES = frozenset({"eval_score", "eval_error"})
 _TIMES = frozenset({"step_time_s", "throughput"})
 _MIN_WHOLE = 0.8
@@ -452,7 +453,7 @@ def _draft(
             f"{counted(left_out, 'line')} with {key!r} without a step, or far from the others,"
             " left out"
         )
-    rows = one_rank(rows, key)
+    rows = _since_the_row_before(one_rank(rows, key))
     # A summary that is left out may hold what only it has: the validation loss of its epoch.
     ids = {id(s) for s in chosen} | {
         id(s) for s in main if not any(f.name in HELD_OUT for f in s.fields)
@@ -474,6 +475,19 @@ def _draft(
             rows.notes.append(WRITERS_NOTE.format(rows=counted(int(beside.sum()), "row")))
             draft = _Draft(key, name, rows, others)
     return _without_placeholders(draft, key, name, others)
+
+
+def _since_the_row_before(rows: TextRows) -> TextRows:
+    """Leave out the first row of spaCy's table: its losses are sums since the row before."""
+    shared = rows.columns.get(("signal", _SPACY))
+    step = next((c for _, c in rows.of_kind("step", "lead", "counter") if c.present.all()), None)
+    if shared is None or step is None or rows.num <= _MIN_ROWS or shared.values[0] != 0:
+        return rows
+    rows = rows.keep(np.arange(rows.num) > 0)
+    rows.notes.append(
+        "losses are sums since the row before, so the first, of no steps, is left out"
+    )
+    return rows
 
 
 def _of_one_writer(rows: TextRows) -> TextRows:
