@@ -453,7 +453,7 @@ def _draft(
             f"{counted(left_out, 'line')} with {key!r} without a step, or far from the others,"
             " left out"
         )
-    rows = _since_the_row_before(one_rank(rows, key))
+    rows = _since_the_row_before(one_rank(rows, key), key)
     # A summary that is left out may hold what only it has: the validation loss of its epoch.
     ids = {id(s) for s in chosen} | {
         id(s) for s in main if not any(f.name in HELD_OUT for f in s.fields)
@@ -477,11 +477,14 @@ def _draft(
     return _without_placeholders(draft, key, name, others)
 
 
-def _since_the_row_before(rows: TextRows) -> TextRows:
-    """Leave out the first row of spaCy's table: its losses are sums since the row before."""
+def _since_the_row_before(rows: TextRows, key: str) -> TextRows:
+    """Leave out a low first row of spaCy's table: its losses are sums since the row before."""
     shared = rows.columns.get(("signal", _SPACY))
     step = next((c for _, c in rows.of_kind("step", "lead", "counter") if c.present.all()), None)
     if shared is None or step is None or rows.num <= _MIN_ROWS or shared.values[0] != 0:
+        return rows
+    loss = rows.columns["signal", key].values
+    if not loss[0] < loss[1] / 2:
         return rows
     rows = rows.keep(np.arange(rows.num) > 0)
     rows.notes.append(
