@@ -218,3 +218,14 @@ def test_lone_rows_of_a_loss_below_zero_are_told(scale: float) -> None:
     loss[[4, 9, 10, 17]] = [683 * scale, 717 * scale, 195 * scale, 389 * scale]
     told = few_rows_findings(record_of(np.arange(24.0), {"loss": loss}))
     assert [(f.kind, f.onset_row) for f in told] == [("spike", 4), ("spike", 9), ("spike", 17)]
+
+
+@pytest.mark.parametrize("num", [8, 45, 400])
+def test_one_validation_loss_in_every_evaluation_is_told(num: int) -> None:
+    rng = np.random.default_rng(num)
+    loss = 2.09 + 0.02 * rng.normal(size=num)
+    columns = {"loss": loss, "val_loss": np.full(num, 2.08891)}
+    found = few_rows_findings(record_of(np.arange(float(num)), columns))
+    assert [(f.kind, f.signal) for f in found] == [("never-learns", "val_loss")]
+    columns["val_loss"][-1] += 1e-5
+    assert not few_rows_findings(record_of(np.arange(float(num)), columns))

@@ -57,6 +57,7 @@ _FLOOR_SHARE = 0.02
 """Smallest noise believed, as a share of the past level."""
 _SECOND = math.sqrt(6.0)
 _APART, _FEW_ABOVE, _GAINED = 2.5, 3.0, 3.0
+_ALL, _HUMP = 0.9, 8.0
 _FEWEST_BELOW, _BELOW_SHARE, _STAYS = 3, 1 / 6, 3
 """Of `_settled`; ours, chosen on made-up rewards that wander, seeds 0-14: no sound one is told."""
 _USUAL_CHECKS = 2
@@ -640,7 +641,8 @@ def _settled(cells: Sequence[float]) -> Settled | None:
     above     from the first to the last cell over the middle of the two; the tail is what follows
 
     What is above holds stands apart from the tail by `_APART` times the noise of both, and by more
-    where it is short; the tail is a sixth of the course, three cells at least, and three times as
+    where it is short, or all that had been gained is lost again, by `_HUMP` times the noise of the
+    rows before and behind; the tail is a sixth of the course, three cells at least, and three times as
     long as any stay below the middle before: a run that fell as long and came back may do so again.
     """
     num = len(cells)
@@ -663,7 +665,11 @@ def _settled(cells: Sequence[float]) -> Settled | None:
     noise = max(math.hypot(_spread(above), _spread(tail)), 1e-12)
     apart = _median(sorted(above)) - _median(sorted(tail))
     gain = reached - min(cells[: at + 1])
-    if apart < _APART * (1 + _FEW_ABOVE / len(above)) * noise or gain < _GAINED * noise:
+    stands_apart = apart >= _APART * (1 + _FEW_ABOVE / len(above)) * noise
+    # A hump has no level of its own to be apart: what all of it was gained from and lost to has one.
+    base = max(_spread(tail), _spread(cells[: over[0]]) if over[0] > 1 else 0.0, 1e-12)
+    is_hump = reached - now >= max(_ALL * gain, _HUMP * base)
+    if not (stands_apart and gain >= _GAINED * noise) and not is_hump:
         return None
     return Settled(reached, now, (reached - now) / gain)
 

@@ -17,6 +17,7 @@ sigma the noise that their second differences show:
   outside the noise;
 * a gradient norm that climbs: over the last half of the rows, to several times what it was, while
   the loss does not fall;
+* one and the same validation loss, in every digit, in eight evaluations or more;
 * one answer: every evaluation gives the same held-out score in every digit, that of one answer
   among k classes, 1 / k, or of twelve evaluations or more any but a perfect one;
 * nothing learned: of a log that counts epochs from the first one on, train loss and validation show
@@ -224,6 +225,31 @@ def _constant(record: RunRecord, span: slice) -> Iterator[Finding]:
         score=6.0,
         closed=True,
         text=f"loss exactly {loss[0]:.6g} in all {len(rows)} rows: nothing is learned, or logged",
+    )
+
+
+def _same_evaluation(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield a validation loss that is the same in every digit wherever it is logged."""
+    got = _values(record, span, "val_loss", record.num_rows)
+    if got is None or (got[1] != got[1][0]).any() or not got[1][0]:
+        return
+    rows, val = got
+    yield finding_at(
+        record,
+        detector="few-rows-same-evaluation",
+        kind="never-learns",
+        signal="val_loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=float(val[0]),
+        expected=float(val[0]),
+        score=min(99.0, float(len(rows))),
+        closed=True,
+        text=(
+            f"validation loss exactly {val[0]:.6g} in all {len(rows)} evaluations: the weights do"
+            " not change, or it is not made anew"
+        ),
     )
 
 
@@ -558,6 +584,7 @@ _TESTS: tuple[Callable[[RunRecord, slice], Iterator[Finding]], ...] = (
     _rise,
     _level_up,
     _constant,
+    _same_evaluation,
     _lone,
     _norm_climbs,
     _overfits,

@@ -40,6 +40,8 @@ EIGHTHS = 8
 FEWEST_ROWS = 32
 _GAME_LOSSES = ("generator_loss", "discriminator_loss")
 _OF_AN_AGENT = frozenset(("reward", "policy_loss", "value_loss", "explained_variance", "update_kl"))
+_OF_VALUES = re.compile(r"(?<![a-z])(?:td|q|qf|dqn|bellman)\d?(?![a-z])")
+"""Words of the loss of a net of values, which begins at next to nothing and grows."""
 Training = Literal["agent", "game", ""]
 _ASIDE = re.compile(
     r"\b(?:train(?:ing)?|val(?:id(?:ation)?)?|test|eval|avg|average|mean|running|smoothed|epoch|"
@@ -67,8 +69,14 @@ def is_distance(record: RunRecord) -> bool:
     """Return whether the loss of a record is a distance to what is learned.
 
     As far as its own name tells; beside a reward and a loss of values, `loss` is the sum of those.
+    Where actions are drawn at random by a share that falls, it is that of values, whose targets grow
+    with what the agent earns.
     """
     key = record.keys.get("loss", "loss")
+    if "reward" in record.columns and (
+        "exploration" in record.columns or _OF_VALUES.search(normalise(key))
+    ):
+        return False
     if canonical(key) not in (None, "loss", "val_loss") or is_of_a_game(key) or is_of_an_agent(key):
         return False
     return not ("reward" in record.columns and "value_loss" in record.columns)

@@ -293,6 +293,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             "never-learns-gradient",
             "zero-grad-norm",
             "unmoved",
+            "few-rows-same-evaluation",
             says="nothing moves the weights: gradient norms of exactly 0, or losses that repeat",
         ),
         look_alikes=("rate-at-zero", "not-wired"),

@@ -69,7 +69,7 @@ from trimtab.readers.jsonl import JsonlReader
 from trimtab.readers.megatron import MegatronReader
 from trimtab.readers.mlflow import is_mlflow_run, read_mlflow_run
 from trimtab.readers.mllog import MllogReader
-from trimtab.readers.numbers import counted
+from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.part_losses import named_by_others
 from trimtab.readers.rundir import is_run_directory, read_run_directory
 from trimtab.readers.sqlite_store import SqliteReader
@@ -494,7 +494,31 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
 def _read_text(reader: Reader, path: Path) -> RunRecord:
     """Read a file; text that only looks like a known trainer's is read as unknown text."""
     record = _read_lines(reader, path)
-    return replace(record, tail=read_tail(path)) if record.format in _FORMATS_OF_TEXT else record
+    if record.format in _FORMATS_OF_TEXT:
+        return replace(record, tail=read_tail(path))
+    if isinstance(reader, (JsonlReader, CsvReader)):
+        # `2>&1 | tee` puts what ended a run behind its rows.
+        behind = _behind_the_rows(read_tail(path), is_json=isinstance(reader, JsonlReader))
+        return replace(record, tail=behind) if behind else record
+    return record
+
+
+def _behind_the_rows(lines: Sequence[str], *, is_json: bool) -> tuple[str, ...]:
+    """Return the last lines that are no rows of a table, or no objects of JSON lines."""
+    num = 0
+    for line in reversed(lines):
+        cells = re.split(r"[,;|\t]", line)
+        if line.lstrip().startswith("{") if is_json else any(map(_is_number, cells)):
+            break
+        num += 1
+    return tuple(lines[len(lines) - num :])
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        return parse_number(cell.strip().strip("\"'")) is not None
+    except BadNumberError:
+        return False
 
 
 def _read_lines(reader: Reader, path: Path) -> RunRecord:

@@ -5,9 +5,11 @@ person sees the loss. A last resort, asked where a file would be refused, and ne
 that is known. In this order:
 
 * a value that is there for training and again for held-out data under the same name. Where both
-  rise and stay within 100, they are scores, and read as such;
-* a value that falls over the run, of rows that a step or an epoch counts: first those whose names
-  say what losses are made of.
+  rise and stay within 100, they are scores, and read as such; within 1 and moving neither way they
+  may be either, and are not read;
+* of rows that a step or an epoch counts, a value whose name says what losses are made of (`xent`,
+  `recon`), however it moves; where there is none, one that falls over the run and is no share: the
+  accuracy of a run that goes wrong falls, too.
 
 What is named after a time, a rate, a size or a score is none. The file is read again with the key
 as if a person had given it, and a note says what was taken for the loss.
@@ -35,11 +37,14 @@ Floats = NDArray[np.float64]
 FEWEST_ROWS = 10
 FALLS, RISES = -3.0, 3.0
 """Normal score of Kendall's S: one chance in 700. Ours."""
+LARGE_SHARE = 0.1
+"""A loss in [0, 1] that ever was above it may be a share; one that never was is none to be read.
+"""
 MOST_TRIED = 6
 MOST_BYTES = 1 << 25
 """Of a file that is read again for each key that is tried."""
 MOST_COMPARED = 100
-_TRAINING = ("tr", "trn", "train", "training")
+_TRAINING = ("tr", "trn", "train", "training", "fit", "seen")
 _HELD_OUT = (
     "va",
     "val",
@@ -53,6 +58,10 @@ _HELD_OUT = (
     "dev",
     "ev",
     "eval",
+    "held",
+    "heldout",
+    "holdout",
+    "unseen",
 )
 _PART = re.compile(
     r"\b(?:recon\w*|reconstruction|rec|mse|rmse|mae|l1|l2|bce|ce|xent|nll|kl|kld|elbo|ssl|objective|obj"
@@ -86,39 +95,50 @@ def by_course(
     if not keys or all_given() or not path.is_file() or path.stat().st_size > MOST_BYTES:
         return None
     keys = list(dict.fromkeys(keys))
-    for train, held_out in _pairs(keys)[:MOST_TRIED]:
+    for train, held_out in sorted(_pairs(keys), key=lambda pair: _is_no_part(pair[0]))[:MOST_TRIED]:
         found = _read(read, {"loss": train, "val_loss": held_out})
         if found is None or len(_values(found, "loss")) < FEWEST_ROWS:
             continue
-        if not _are_scores(found):
-            return _noted(found, train, f"beside {shown(held_out)}")
-        scores = _read(read, {"accuracy": train, "eval_score": held_out})
-        if scores is not None:
-            return scores
-    falling = sorted((k for k in keys if not _NO_LOSS.search(_words(k))), key=_is_no_part)
+        if _is_no_part(train) and _are_shares(found):
+            if _trend(_values(found, "loss")) < RISES:
+                continue
+            scores = _read(read, {"accuracy": train, "eval_score": held_out})
+            if scores is not None:
+                return scores
+        return _noted(found, train, f"beside {shown(held_out)}")
+    free = [k for k in keys if not _NO_LOSS.search(_words(k))]
+    parts = [k for k in free if not _is_no_part(k)]
     counted = {"step": step} if step else {}
     found = None
-    for key in falling[:MOST_TRIED]:
+    for key in (parts or free)[:MOST_TRIED]:
         record = _read(read, {"loss": key, **counted})
-        if record is None or not _falls(record):
+        if record is None or not _is_counted(record):
+            continue
+        loss = _values(record, "loss")
+        if parts:
+            return _noted(record, key, "by its name")
+        if not _falls(loss) or _is_share(loss):
             continue
         # What never rises may be a schedule, and gives way to what has noise.
-        if (np.diff(_values(record, "loss")) > 0).any():
+        if (np.diff(loss) > 0).any():
             return _noted(record, key, "as it falls over the run")
         found = found or _noted(record, key, "as it falls over the run")
     return found
 
 
-def _falls(record: RunRecord) -> bool:
-    """Whether the loss of a record falls over its rows, and a step or an epoch counts those."""
-    loss = _values(record, "loss")
+def _is_counted(record: RunRecord) -> bool:
+    return record.axis in ("step", "epoch") and len(_values(record, "loss")) >= FEWEST_ROWS
+
+
+def _is_share(values: Floats) -> bool:
+    """Whether values may be shares of 1, of which some are large."""
+    return bool(values.min() >= 0 and values.max() <= 1 and values.max() > LARGE_SHARE)
+
+
+def _falls(loss: Floats) -> bool:
     third = len(loss) // 3
-    return (
-        record.axis in ("step", "epoch")
-        and len(loss) >= FEWEST_ROWS
-        and _trend(loss) <= FALLS
-        and float(np.median(loss[-third:])) < float(np.median(loss[:third]))
-    )
+    last, first = float(np.median(loss[-third:])), float(np.median(loss[:third]))
+    return _trend(loss) <= FALLS and last < first
 
 
 def _pairs(keys: Sequence[str]) -> list[tuple[str, str]]:
@@ -163,11 +183,15 @@ def _trend(values: Floats) -> float:
     return kendall_score(values[:: len(values) // MOST_COMPARED + 1])
 
 
-def _are_scores(record: RunRecord) -> bool:
-    """Whether what is there for both kinds of data rises on training data and stays within 100."""
+def _are_shares(record: RunRecord) -> bool:
+    """Whether what is there for both kinds of data may be shares: of 100 where they rise, or of 1.
+
+    Where training data falls clearly, they are losses.
+    """
     train, held_out = _values(record, "loss"), _values(record, "val_loss")
     both = np.concatenate((train, held_out))
-    return bool(both.min() >= 0 and both.max() <= 100 and _trend(train) >= RISES)
+    rises, falls = _trend(train) >= RISES, _falls(train)
+    return bool(both.min() >= 0 and (both.max() <= 100 if rises else both.max() <= 1 and not falls))
 
 
 def _noted(record: RunRecord, key: str, why: str) -> RunRecord:
