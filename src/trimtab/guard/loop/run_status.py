@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import TYPE_CHECKING
 
 from trimtab.analysis.account import MIN_RECORDS
@@ -11,6 +12,8 @@ from trimtab.chronicle.authority_words import unannounced_changes
 from trimtab.errors import TrimtabError
 from trimtab.guard.loop.exit_status import asks_for_restart, write_verdict
 from trimtab.guard.settings.in_force import in_force
+from trimtab.masking import masked_text
+from trimtab.text import plain
 
 if TYPE_CHECKING:
     from trimtab.guard.distributed.process_group import Ranks
@@ -79,6 +82,7 @@ class RunStatus:
         self._written_step = store.whole_step
         self._written_degraded = ""
         self._written_in_force: tuple[str, ...] = ()
+        self._known_error = _last_error()
         self.open_incidents: tuple[Incident, ...] = ()
         """Incidents that the verdict of the run rests on, as last written."""
         self.unannounced: tuple[str, ...] = ()
@@ -86,6 +90,7 @@ class RunStatus:
 
     def running(self) -> None:
         """Write that the process runs; what was killed leaves this behind."""
+        self._known_error = _last_error()
         self.write("running", "under way, or it was killed")
 
     def left(self, *, done: bool) -> None:
@@ -96,7 +101,13 @@ class RunStatus:
         """
         step = self._state.counters.step
         why = "all steps done" if done else f"its loop was left after step {step}"
-        self.write("done" if done else "interrupted", why)
+        error = _last_error()
+        # Of an exception that ended the program only the interpreter knows, once it has printed it.
+        crashed = not done and error is not None and error is not self._known_error
+        if crashed:
+            said = masked_text(plain(f"{type(error).__name__}: {error}", limit=200))
+            why += f", by an exception that ended the program: {said}"
+        self.write("done" if done else "interrupted", why, crashed=crashed)
 
     def refresh(self) -> None:
         """Write again where it says something else than was written last, or was not written."""
@@ -119,24 +130,28 @@ class RunStatus:
         if asks_for_restart(self._recorder.directory.root):
             self._write("done", "all steps done")
 
-    def write(self, state: State, reason: str, *, unsound: bool = False) -> None:
+    def write(
+        self, state: State, reason: str, *, unsound: bool = False, crashed: bool = False
+    ) -> None:
         """Write the state of the process.
 
         Args:
             state: Of the process.
             reason: In words.
             unsound: Whether weights or moments are not finite at its end.
+            crashed: Whether an exception ended the program.
         """
+        bad = crashed or (unsound and state == "done")
         now = state != "running"
         self._edge.run(
-            "verdict", lambda: self._write(state, reason, unsound=unsound), retried=True, now=now
+            "verdict", lambda: self._write(state, reason, bad=bad), retried=True, now=now
         )
 
-    def _write(self, state: State, reason: str, *, unsound: bool = False) -> None:
+    def _write(self, state: State, reason: str, *, bad: bool = False) -> None:
         if self._ranks.chief and not self._recorder.lost:
             verdict = self._verdict(state)
             # No start goes on from there as it is: whoever reads the verdict must not take it so.
-            verdict = "ended-badly" if unsound and state == "done" else verdict
+            verdict = "ended-badly" if bad else verdict
             write_verdict(
                 self._recorder.directory.root,
                 state=state,
@@ -195,3 +210,9 @@ class RunStatus:
 def _finite(value: float) -> float | None:
     """Return a number that JSON can hold."""
     return value if math.isfinite(value) else None
+
+
+def _last_error() -> BaseException | None:
+    """Return the last exception that nobody caught, an interrupt or an exit left out."""
+    error = getattr(sys, "last_value", None)
+    return error if isinstance(error, Exception) else None
