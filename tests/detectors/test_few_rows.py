@@ -229,3 +229,22 @@ def test_one_validation_loss_in_every_evaluation_is_told(num: int) -> None:
     assert [(f.kind, f.signal) for f in found] == [("never-learns", "val_loss")]
     columns["val_loss"][-1] += 1e-5
     assert not few_rows_findings(record_of(np.arange(float(num)), columns))
+
+
+@pytest.mark.parametrize(
+    ("key", "score"),
+    [
+        ("eval_reward", 500.0),
+        ("val_acc", 99.5),
+        ("val_acc", 0.8667),
+        ("val_r", -0.5),
+        ("v", 1e-320),
+    ],
+)
+def test_a_score_that_stands_where_it_was_learned_is_no_alarm(key: str, score: float) -> None:
+    builder = RecordBuilder("run", "simulated", axis="epoch")
+    for i, loss in enumerate(_fell(14).tolist()):
+        builder.add(i + 1.0, {"loss": loss, "eval_score": score})
+    builder.keys["eval_score"] = key
+    found = few_rows_findings(builder.build())
+    assert [f.kind for f in found] == (["never-learns"] if score == 1e-320 else [])

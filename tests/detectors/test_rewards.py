@@ -381,3 +381,45 @@ def test_gains_of_huge_rewards_do_not_overflow() -> None:
     assert not gained(huge)
     assert gained(1e308 * np.linspace(0, 1, 64))
     assert not gained(np.zeros(64))
+
+
+def learns_values(seed: int) -> Columns:
+    """The loss of a net of values begins at next to nothing, and grows with what it earns."""
+    rng = np.random.default_rng(seed)
+    columns = learns(seed, 300)
+    gain = (columns["reward"] - columns["reward"].min()) / np.ptp(columns["reward"])
+    td = (0.004 + 0.4 * np.maximum.accumulate(gain)) * np.exp(0.3 * rng.normal(size=300))
+    return columns | {"epsilon": np.maximum(0.975 ** np.arange(300), 0.03), "td_loss": td}
+
+
+def rises_and_loses_all(seed: int) -> Columns:
+    """A hump: what was gained within a few updates is lost within as many."""
+    rng = np.random.default_rng(seed)
+    rows = np.arange(240.0)
+    reward = 0.7 + 100 * np.exp(-(((rows - 125) / 12) ** 2)) + 0.2 * rng.normal(size=240)
+    return episodes(reward) | {"epsilon": np.maximum(1 - rows / 170, 0.0)}
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_a_loss_of_values_that_grows_with_the_reward_is_sound(seed: int, tmp_path: Path) -> None:
+    assert not alarms(log(tmp_path / "progress.csv", learns_values(seed)))
+    text = learns_values(seed) | {"train/loss": learns_values(seed)["td_loss"]}
+    del text["td_loss"]
+    assert not alarms(log(tmp_path / "named.csv", text))
+
+
+@pytest.mark.parametrize("seed", range(100, 104))
+def test_a_hump_of_the_reward_that_is_lost_again_is_told(seed: int, tmp_path: Path) -> None:
+    (found,) = alarms(log(tmp_path / "progress.csv", rises_and_loses_all(seed)))
+    assert (found.kind, found.severity) == ("policy-collapse", "warning")
+    assert 125 <= found.onset_row <= 165
+
+
+def test_an_agent_that_learns_within_its_first_rows_has_left_its_level(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    reward = 20 + 160 * (1 - np.exp(-np.arange(400) / 3)) + 12 * rng.normal(size=400)
+    columns = episodes(reward) | {"epsilon": 0.99 ** np.arange(400)}
+    assert not alarms(log(tmp_path / "progress.csv", columns))
+    assert gained(reward)
+    clip = episodes(20 + 3 * rng.normal(size=400)) | {"epsilon": np.linspace(0.2, 0, 400)}
+    assert not alarms(log(tmp_path / "clip.csv", clip))

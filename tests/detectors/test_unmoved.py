@@ -39,3 +39,8 @@ def test_losses_that_repeat_exactly_are_of_weights_that_stand_still(num: int) ->
 )
 def test_others_are_silent(loss: np.ndarray) -> None:
     assert not found(loss)
+
+
+def test_three_last_digits_in_turn_are_no_proof() -> None:
+    assert not found(np.resize([0.01, 0.02, 0.03], 60))
+    assert found(np.resize([0.0123, 0.0241, 0.0307], 60))

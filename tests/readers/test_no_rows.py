@@ -36,3 +36,28 @@ def test_a_score_in_the_last_line_is_no_crash(tmp_path: Path) -> None:
     lines = [f"epoch {k} loss {2 * 0.9**k + 0.1:.4f}" for k in range(1, 41)]
     path.write_text("\n".join([*lines, "F1 score:  0.9282"]) + "\n")
     assert trimtab.analyze(path).verdict != "ended-badly"
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+@pytest.mark.parametrize(
+    ("end", "crash"),
+    [
+        ('Traceback (most recent call last):\n  File "t.py", line 3, in <module>\n    step()\n'
+         "RuntimeError: CUDA error: an illegal memory access was encountered", "cuda_error"),
+        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "oom_gpu"),
+    ],
+)  # fmt: skip
+def test_what_ends_a_run_behind_its_rows_is_told(
+    form: str, end: str, crash: str, tmp_path: Path
+) -> None:
+    loss = [round(2 * 0.98**k + 0.1, 4) for k in range(120)]
+    row = '{{"step": {k}, "loss": {v}}}' if form == "jsonl" else "{k},{v}"
+    rows = [row.format(k=k, v=v) for k, v in enumerate(loss)]
+    head = [] if form == "jsonl" else ["step,loss"]
+    path = tmp_path / f"log.{form}"
+    path.write_text("\n".join([*head, *rows]) + "\n")
+    assert trimtab.analyze(path).verdict != "ended-badly"
+    path.write_text("\n".join([*head, *rows, end]) + "\n")
+    found = trimtab.analyze(path)
+    assert found.verdict == "ended-badly"
+    assert crash in found.runs[0].judgement.why

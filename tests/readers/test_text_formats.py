@@ -430,7 +430,7 @@ def test_the_last_report_of_keras_is_no_row_of_training(tmp_path: Path) -> None:
     record = read_run(path)
     assert (record.axis, record.num_loss_rows) == ("epoch", 15)
     assert record.columns["loss"].logged()[-1] < 0.6
-    assert any("1 bar of another total" in note for note in record.notes)
+    assert any("1 bar of evaluations left out" in note for note in record.notes)
 
 
 def test_bars_of_another_total_behind_each_epoch_are_held_out(tmp_path: Path) -> None:
@@ -447,3 +447,31 @@ def test_bars_of_another_total_behind_each_epoch_are_held_out(tmp_path: Path) ->
     # A later run on more data has another total too, in one piece.
     path.write_text("\n".join([*_keras(9, held_out=False), *lines[1:2]]) + "\n")
     assert read_run(path).num_loss_rows >= 9
+
+
+def test_a_bar_that_an_epoch_heads_is_training_whatever_its_total(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    last = ["Epoch 1/1", "200/200 [======] - 3s 8ms/step - loss: nan - accuracy: 0.1000"]
+    path.write_text("\n".join([*_keras(15, held_out=True), *last]) + "\n")
+    record = read_run(path)
+    assert np.isnan(record.columns["loss"].logged()[-1])
+    reports = [f"{n}/{n} [======] - 3s 8ms/step - loss: 0.9{n} - accuracy: 0.7" for n in (40, 313)]
+    for held_out in (True, False):
+        path.write_text("\n".join([*_keras(15, held_out=held_out), *reports]) + "\n")
+        record = read_run(path)
+        assert record.num_loss_rows == 15
+        assert any("2 bars of evaluations left out" in note for note in record.notes)
+
+
+def test_two_evaluations_behind_each_epoch_are_held_out_by_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    lines = []
+    for k, line in enumerate(_keras(12, held_out=False)):
+        lines.append(line)
+        if k % 2:
+            lines.append(f"40/40 [======] - 3s 8ms/step - loss: {0.6 + 2 * 0.8**k:.4f}")
+            lines.append("313/313 [======] - 3s 8ms/step - loss: 0.9068")
+    path.write_text("\n".join(lines) + "\n")
+    record = read_run(path)
+    assert (record.axis, record.num_loss_rows) == ("epoch", 12)
+    assert record.columns["val_loss"].logged()[0] == pytest.approx(0.6 + 2 * 0.8)

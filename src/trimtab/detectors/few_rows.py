@@ -28,6 +28,7 @@ Source of the trend test: Kendall, A new measure of rank correlation, Biometrika
 """
 
 import math
+import re
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -78,6 +79,9 @@ SAME, LONG_SAME = 6, 12
 """Evaluations that are alike in every digit: of 1 / k, and of any other share. Ours."""
 STUCK = 8
 """Evaluations that are alike in every digit and no better than any before them. Ours."""
+LEARNED = 0.8
+"""Share of right answers from which on one that stands was learned before. Ours."""
+_OF_AN_AGENT = re.compile(r"reward|return|episode|rew(?![a-z])")
 MOST_CLASSES = 1000
 GUESS = 0.01
 GUESS_FALL = 0.02
@@ -455,14 +459,19 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
     # Weights as initialized may give other answers before they come to one.
     first = 1 if len(score) > SAME and score[0] != score[1] else 0
     rows, score = rows[first:], score[first:]
-    if len(score) > STUCK and (score[-STUCK:] == score[-1]).all():
+    stuck = len(score) > STUCK and bool((score[-STUCK:] == score[-1]).all())
+    if stuck and not _OF_AN_AGENT.search(record.keys.get("eval_score", "").lower()):
         yield from _stuck(record, rows, score)
     if len(score) < SAME or (score != score[0]).any() or abs(score[0]) in (1.0, 100.0):
         return
     which = f"all {len(rows)} evaluations" + (" from the second on" if first else "")
     what = f"held-out score exactly {score[0]:.4g} in {which}"
     share = abs(score[0]) / (100 if abs(score[0]) > 1 else 1)  # percent
-    classes = round(1 / share) if share else 0
+    # An agent's return is no share, and what is right nearly always had been learned before.
+    of_agent = _OF_AN_AGENT.search(record.keys.get("eval_score", "").lower())
+    if score[0] < 0 or share > LEARNED or of_agent:
+        return
+    classes = round(1 / share) if share > 1 / (2 * MOST_CLASSES) else 0
     if 2 <= classes <= MOST_CLASSES and abs(share * classes - 1) <= GUESS:
         why = f", 1 of {classes}: the same answer is given to everything"
     elif len(score) < LONG_SAME:
@@ -517,6 +526,10 @@ def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
     got = _values(record, span, "loss", EXCERPT_ROWS - 1)
     if got is None or not _is_long_enough(record, *got):
         return
+    scores = [record.columns[n] for n in ("eval_score", "accuracy") if n in record.columns]
+    shares = [s.values[s.finite_rows(span)] for s in scores]
+    if any(len(v) and v.max() <= 1 and median(v) > LEARNED for v in shares):
+        return  # fine-tuned at its floor
     for signal in ("loss", "val_loss"):
         other = _values(record, span, signal, EXCERPT_ROWS - 1)
         if other is None:

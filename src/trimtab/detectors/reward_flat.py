@@ -32,6 +32,7 @@ FEWEST_ROWS = 24
 FEWEST_BELIEVED_ROWS = 48
 """Where the sign is a loss that runs off: it does so at first in sound runs, too. Ours."""
 FEWEST_EXPLORED_ROWS = 100
+LEAST_RANDOM = 0.35
 GIVEN_UP = 0.5
 """Of the share of random actions at first, that is left at the end. Ours."""
 EIGHTHS = 8
@@ -86,7 +87,11 @@ def reward_flat_findings(record: RunRecord) -> tuple[Finding, ...]:
 def _level(rewards: Floats) -> tuple[float, float, bool]:
     """Return the first level, the last, and whether the course is flat and not sparse."""
     quarter = rewards[: max(len(rewards) // 4, FIRST_ROWS)]
-    first = float(np.median(rewards[: max(FIRST_ROWS, len(rewards) // 32)]))
+    # Some learn within the first rows: the lower of two ways to see where they began.
+    first = min(
+        float(np.median(rewards[:FIRST_ROWS])),
+        float(np.median(rewards[: max(FIRST_ROWS, len(rewards) // 32)])),
+    )
     last = float(np.median(rewards[-(len(rewards) // 4) :]))
     noise = max(mad_sigma(quarter), float(np.std(quarter)))
     highest = max(float(np.median(part)) for part in np.array_split(rewards, EIGHTHS))
@@ -105,7 +110,8 @@ def _why(record: RunRecord, span: slice, rewards: Floats) -> str:
     random = _finite(record, "exploration", span)
     if len(rewards) >= FEWEST_EXPLORED_ROWS and len(random) >= FEWEST_EXPLORED_ROWS:
         before, now = float(np.median(random[:FIRST_ROWS])), float(random[-1])
-        if 0 <= now <= GIVEN_UP * before <= GIVEN_UP and not gained(rewards):
+        explores = LEAST_RANDOM <= before <= 1  # below it may be the clip of a ratio
+        if explores and 0 <= now <= GIVEN_UP * before and not gained(rewards):
             return f"exploration came down {number(before)} → {number(now)} with nothing gained"
     loss = _finite(record, "loss", span)
     if min(len(loss), len(rewards)) < FEWEST_BELIEVED_ROWS:
@@ -120,6 +126,8 @@ def _why(record: RunRecord, span: slice, rewards: Floats) -> str:
 def gained(rewards: Floats) -> bool:
     """Return whether the mean of the last quarter is above that of the first by twice its error.
 
+    Or above the very first rows by twice what its rows differ by: some learn at once.
+
     Args:
         rewards: float64 [n >= 4], finite.
     """
@@ -128,7 +136,8 @@ def gained(rewards: Floats) -> bool:
     rewards = rewards / (float(np.abs(rewards).max()) or 1.0)
     first, last = rewards[:quarter], rewards[-quarter:]
     error = math.sqrt((float(np.var(first)) + float(np.var(last))) / quarter)
-    return float(last.mean() - first.mean()) > 2 * error
+    at_once = float(last.mean()) - float(rewards[:FIRST_ROWS].max()) > 2 * float(last.std())
+    return float(last.mean() - first.mean()) > 2 * error or (at_once and bool(last.std()))
 
 
 def _finite(record: RunRecord, name: str, span: slice) -> Floats:

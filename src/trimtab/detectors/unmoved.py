@@ -19,6 +19,8 @@ from trimtab.record import RunRecord
 __all__ = ["unmoved_findings"]
 
 LEAST_PERIOD = 3
+FEW_DIGITS = 8
+"""Different numbers of a period, where three digits behind the point are all that is printed."""
 LEAST_ROWS = 12
 MOST_TRIED = 256
 """Periods: of a loss with few digits many rows are equal to the last."""
@@ -51,7 +53,8 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
         first = int(differs[-1]) + 1 if len(differs) else 0  # loss[first:] repeats from here on
         again = num - period - first
         kinds = len(np.unique(loss[-period:]))
-        if again < max(period, LEAST_ROWS) or kinds < max(LEAST_PERIOD, period / 2):
+        few = LEAST_PERIOD if (np.round(loss[-period:], 3) != loss[-period:]).any() else FEW_DIGITS
+        if again < max(period, LEAST_ROWS) or kinds < max(few, period / 2):
             continue
         return _finding(record, rows, period, first + period)
     return None

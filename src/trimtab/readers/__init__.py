@@ -422,16 +422,11 @@ def _read_file(path: Path) -> Iterator[RunRecord]:
             yield _read_text(reader, path)
     except ReadError as error:
         sample = take_sample(path)
-        keys, step = [*error.keys], ""
+        keys = [*error.keys]
         if not sample.is_binary:
             keys += _keys_with_numbers(sample.lines)
             keys += names_of_columns(sample.text) if sample.whole else ()
-            bare = bare_table(sample.lines)
-            if bare is not None and not bare.names and bare.count is not None:
-                # By their places: what the first column counts is told by it alone.
-                keys = [k for i, k in enumerate(bare.keys) if i != bare.count]
-                step = bare.keys[bare.count]
-        found = by_course(path, keys, lambda: _read_text(find_reader(path), path), step=step)
+        found = by_course(path, keys, lambda: _read_text(find_reader(path), path))
         if found is None:
             raise
         yield found
@@ -476,7 +471,7 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
             unpacked = Path(directory) / file_name(member)
             unpacked.write_bytes(member.data)
             try:
-                record = _read_text(find_reader(unpacked), unpacked)
+                record = next(_read_file(unpacked))
             except ReadError:
                 continue
             finally:

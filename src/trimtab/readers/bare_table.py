@@ -61,7 +61,7 @@ class BareTable:
                 "one number a line, without a name; where it is the loss, say so:"
                 " --columns loss=1 (columns are counted from 1), or reward=1 of an agent"
             )
-        count = self.count
+        count = next((i for i in range(self.num_columns) if self._counts(i)), None)
         value = 1 if count != 1 else 0
         step = "" if count is None else f",step={count + 1}"
         ends = [
@@ -74,11 +74,6 @@ class BareTable:
             f" run learns, --columns reward={value + 1}{step} where it is a reward or a score,"
             f" which rises (in the first {len(self.rows)} rows {', '.join(ends)})"
         )
-
-    @property
-    def count(self) -> int | None:
-        """Place of the first column that may count the rows, from 0."""
-        return next((i for i in range(self.num_columns) if self._counts(i)), None)
 
     def _counts(self, index: int) -> bool:
         """Whether a column may count the rows: whole numbers that rise, but for a restart."""

@@ -138,7 +138,10 @@ def _parse(data: bytes) -> object:
 def _without_label(data: bytes) -> bytes:
     """Return a document without the word in front of it, and what is printed behind it then."""
     label = _LABEL.match(data)
-    return data if label is None else data[label.end() : data.rfind(b"}") + 1]
+    if label is None:
+        return data
+    end = data.rfind(b"}") + 1  # none in the sample of a large one
+    return data[label.end() : end or len(data)]
 
 
 def _is_whole(line: str) -> bool:

@@ -271,6 +271,15 @@ def _role(key: str) -> str:
     return "maybe-held-out" if beside and _may_stand_in(beside) else "nothing"
 
 
+def _is_monitor(columns: Mapping[str, Column]) -> bool:
+    """Whether `r`, `l` and `t` are returns, whole lengths and rising times of episodes."""
+    if not columns.keys() >= MONITOR:
+        return False
+    lengths, times = columns["l"].logged(), columns["t"].logged()
+    whole = len(lengths) > 0 and bool((lengths == np.floor(lengths)).all() and lengths.min() >= 1)
+    return whole and bool((np.diff(times) >= 0).all())
+
+
 def _may_stand_in(key: str) -> bool:
     """Whether a key may be the training loss where nothing better is there."""
     # a loss under an unknown name may still be the training loss, if nothing better is there
@@ -563,7 +572,7 @@ class LogTable:
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
-        if "reward" not in found and columns.keys() >= MONITOR and "loss" not in found:
+        if "reward" not in found and "loss" not in found and _is_monitor(columns):
             found["reward"] = ["r"]
             self.notes.append(
                 "'r', 'l' and 't' are read as Stable-Baselines3's monitor writes them"

@@ -11,8 +11,8 @@ before.
     1250/1250 [====] - 33s - loss: 0.44 - acc: 0.84 - val_loss: 0.87 - val_acc: 0.73
     313/313 [====] - 3s - loss: 0.91 - acc: 0.72
 
-A full bar of another total that stands alone, without the validation that the others have, or behind
-each of them, is the bar of an evaluation.
+A full bar with no heading of an epoch since the one before is that of an evaluation; where no line
+heads an epoch, one of another total that stands alone, without the validation that the others have.
 """
 
 from array import array
@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.readers.freetext.rows import TextRows
 from trimtab.readers.freetext.shapes import Shape
@@ -54,11 +55,15 @@ def part_announced(rows: TextRows, announced: Sequence[int]) -> tuple[TextRows, 
     return rows, []
 
 
-def part_other_bars(rows: TextRows) -> tuple[TextRows, list[Shape]]:
-    """Return the rows of training, and those of evaluations that a bar of their own total drew.
+def part_other_bars(rows: TextRows, headings: NDArray[np.int64]) -> tuple[TextRows, list[Shape]]:
+    """Return the rows of training, and those of evaluations that drew a bar of their own.
 
-    Those behind each row of training are held-out data; one here and there, beside rows that have
-    their validation, is the last report, and left out with a note.
+    The first behind each row of training are held-out data; others, and those beside rows that have
+    their validation, are reports, and left out with a note.
+
+    Args:
+        rows: Of one wording.
+        headings: Numbers of the lines that head an epoch; they rise.
     """
     for field, count in rows.of_kind("counter"):
         total = rows.columns.get(("total", f"of {field.key}"))
@@ -66,27 +71,46 @@ def part_other_bars(rows: TextRows) -> tuple[TextRows, list[Shape]]:
             continue
         if rows.num <= _MIN_ROWS or (count.values != total.values).any():
             continue
-        sizes, num = np.unique(total.values, return_counts=True)
-        usual = (
-            total.values[0] if num[sizes == total.values[0]] == num.max() else sizes[num.argmax()]
-        )
-        other = total.values != usual
-        alone = other & ~np.append(other[1:], False) & ~np.append(False, other[:-1])
         validated = np.zeros(rows.num, dtype=np.bool_)
         for f, column in rows.of_kind("signal"):
             validated |= column.present & (f.name in HELD_OUT)
-        if alone[0] or not alone.any():
+        if len(headings):
+            heads = np.searchsorted(headings, rows.lines)
+            report = np.diff(heads, prepend=0) == 0
+            # An excerpt begins below its first heading.
+            report[0] &= total.values[0] != np.median(total.values[1:])
+        else:
+            report = _lone_totals(total.values, validated)
+        if not report.any() or not (~report).sum() >= _MIN_ROWS:
             continue
-        if validated[~other].mean() >= _MIN_TIES and not validated[alone].any():
-            kept = rows.keep(~alone)
-            kept.notes.append(
-                f"{counted(int(alone.sum()), 'bar')} of another total, without the validation that"
-                " the others have, left out: an evaluation"
-            )
-            return kept, []
-        if not validated.any() and int(alone.sum()) >= max(_MIN_ROWS, _MIN_TIES * (~other).sum()):
-            return rows.keep(~alone), [_shape_of(rows.keep(alone))]
+        first = report & ~np.append(False, report[:-1])
+        evaluated = first & ~np.append(True, report[:-1])
+        if not validated.any() and int(evaluated.sum()) >= _MIN_ROWS:
+            others, found = report & ~evaluated, [_shape_of(rows.keep(evaluated))]
+        else:
+            others, found = report, []
+        kept = rows.keep(~report)
+        if others.any():
+            kept.notes.append(_left_out(rows, others))
+        return kept, found
     return rows, []
+
+
+def _lone_totals(total: NDArray[np.float64], validated: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    sizes, num = np.unique(total, return_counts=True)
+    usual = total[0] if num[sizes == total[0]] == num.max() else sizes[num.argmax()]
+    other = total != usual
+    alone = other & ~np.append(other[1:], False) & ~np.append(False, other[:-1])
+    # A run of another size has a bar of its own, too: only what lacks their validation is none.
+    sure = validated[~other].mean() >= _MIN_TIES and not validated[alone].any()
+    return alone if sure and not alone[0] else np.zeros(len(total), dtype=np.bool_)
+
+
+def _left_out(rows: TextRows, others: NDArray[np.bool_]) -> str:
+    losses = [c for f, c in rows.of_kind("signal") if f.name == "loss"]
+    broken = any((c.present & ~np.isfinite(c.values))[others].any() for c in losses)
+    said = f"{counted(int(others.sum()), 'bar')} of evaluations left out, which no epoch heads"
+    return said + ("; a loss in them is NaN or Inf" if broken else "")
 
 
 def _shape_of(rows: TextRows) -> Shape:

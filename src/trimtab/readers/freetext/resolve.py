@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.freetext.announced import part_announced, part_other_bars
-from trimtab.readers.freetext.axis import RowAxis, find_axis
+from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
 from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
@@ -55,6 +55,8 @@ _MIN_COUNTING = 0.3
 """Where this share of the lines with a loss has a step, the others are repeats or summaries."""
 _MIN_BEYOND = 0.1
 """Share of the rows from which losses under another key, before or behind them, are told."""
+_BETTER = 1.2
+"""Times the first of them, that the last scores are at least. Ours."""
 _SPACY = "loss tok2vec"
 _SCORES = frozenset({"eval_score", "eval_error"})
 _TIMES = frozenset({"step_time_s", "throughput"})
@@ -446,7 +448,8 @@ def _draft(
     rows = gather(chosen)
     left_out = sum(len(s.lines) for s in main) - rows.num
     rows, evaluations = part_announced(rows, announced)
-    rows, drawn = part_other_bars(rows)
+    headings = gather(epoch_lines([s for s in shapes if not any(s is m for m in chosen)])).lines
+    rows, drawn = part_other_bars(rows, headings)
     evaluations += drawn
     if left_out:
         rows.notes.append(
@@ -564,10 +567,20 @@ def _refusal(draft: _Draft) -> tuple[str, bool]:
         why = f"{counted(num, 'line')} speak of {shown(draft.key)} but no two in the same words"
         return why, False
     finite = loss.logged()[np.isfinite(loss.logged())]
+    if is_bare(draft.rows.fields["signal", draft.key].doubt) and _is_score(finite):
+        return f"what is called {shown(draft.key)} rises as scores do", True
     if axis == "row" and len(np.unique(finite)) < min(_MIN_DISTINCT * len(finite), 20):
         what = f"{counted(num, 'line')} with {shown(draft.key)} without a step"
         return f"{what}, and hardly two differ", False
     return "", False
+
+
+def _is_score(values: NDArray[np.float64]) -> bool:
+    """Whether values named by their data alone are shares, of 1 or of 100, that only get better."""
+    if len(values) < 2 * _MIN_ROWS or values.min() < 0 or not values.max() <= 100:
+        return False
+    last = float(np.median(values[-(len(values) // 3) :]))
+    return bool(values[0] == values.min() and last > _BETTER * values[0])
 
 
 def _believed(draft: _Draft, are_records: AreRecords) -> bool:
