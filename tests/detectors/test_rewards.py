@@ -418,8 +418,9 @@ def test_a_hump_of_the_reward_that_is_lost_again_is_told(seed: int, tmp_path: Pa
 def test_an_agent_that_learns_within_its_first_rows_has_left_its_level(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     reward = 20 + 160 * (1 - np.exp(-np.arange(400) / 3)) + 12 * rng.normal(size=400)
-    columns = episodes(reward) | {"epsilon": 0.99 ** np.arange(400)}
+    columns = episodes(reward) | {"epsilon": np.exp(-0.01 * np.arange(400.0))}
     assert not alarms(log(tmp_path / "progress.csv", columns))
     assert gained(reward)
-    clip = episodes(20 + 3 * rng.normal(size=400)) | {"epsilon": np.linspace(0.2, 0, 400)}
+    clip: Columns = episodes(20 + 3 * rng.normal(size=400))
+    clip["epsilon"] = np.linspace(0.2, 0.0, 400)
     assert not alarms(log(tmp_path / "clip.csv", clip))

@@ -181,6 +181,17 @@ def test_data_is_left_out_where_it_is_suspected() -> None:
     assert "skip-data" not in {r.remedy for r in clear.remedies}
 
 
+def test_samples_are_named_by_their_ids_behind_those_that_were_left_out() -> None:
+    record, found = run_with_jump()
+    (only,) = record.attempts
+    settings = {"skip_samples": f"80-{80 + 1215}"}
+    record = dataclasses.replace(record, attempts=(dataclasses.replace(only, settings=settings),))
+    plan = make_plan(record, found, led_by("bad-data-window", 0.5))
+    skip = step_of(plan, "skip-data")
+    assert skip.values["first_sample"] == 8 * 294 + 1216
+    assert skip.values["last_sample"] == 8 * 299 - 1 + 1216
+
+
 def test_a_benign_spike_is_left_alone() -> None:
     record, found = run_with_jump()
     plan = make_plan(record, found, led_by("benign-noise"))

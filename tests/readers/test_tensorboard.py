@@ -14,6 +14,7 @@ from benchmarks.logs.event_logs import Form, encode_event, frame, write_event_fi
 from trimtab.errors import ReadError
 from trimtab.readers import read, read_each, read_run
 from trimtab.readers.crc32c import byte_effects, crc32c, crc32c_rows
+from trimtab.readers.given_columns import columns_given
 from trimtab.readers.tags import choose_tags, might_be_loss, signal_of_tag
 from trimtab.readers.tensorboard import TensorBoardReader
 from trimtab.readers.tfevents import parse_events
@@ -293,3 +294,11 @@ def test_the_fullest_tag_stands_and_a_loss_is_found_by_its_looks() -> None:
 def test_sniffing_needs_the_checksum() -> None:
     assert TensorBoardReader().name == "tensorboard"
     assert find_frames(b"\x10" + bytes(40)).start.tolist() == []
+
+
+def test_a_tag_that_is_given_goes_before_one_that_seems_so(tmp_path: Path) -> None:
+    values = {"critic/loss": np.linspace(1, 0.1, 40), "forger/loss": np.linspace(2, 5, 40)}
+    write_event_file(tmp_path / NAME, values, np.arange(40))
+    with columns_given({"loss": "forger/loss"}):
+        (record,) = read(tmp_path)
+    assert record.keys["loss"] == "forger/loss"

@@ -1,6 +1,7 @@
 """Causes -> plan: which remedies, in which order, with which values."""
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -477,14 +478,36 @@ def _skip_data(case: _Case) -> Built:
         and seen.present[first - 1]
         and seen.present[last]
     ):
-        values["first_sample"] = float(seen.values[first - 1])
-        # `samples_seen` counts, ids begin at 0: n samples seen are the ids 0 to n - 1.
-        values["last_sample"] = float(seen.values[last] - 1)
+        # `samples_seen` counts, ids begin at 0: n samples seen are the ids 0 to n - 1, if none of
+        # them has been left out.
+        skipped = _left_out(record, own.number)
+        values["first_sample"] = _id_of(float(seen.values[first - 1]), skipped)
+        values["last_sample"] = _id_of(float(seen.values[last] - 1), skipped)
     return (
         "skip-data",
         values,
         "the data of the window from the onset on, if the next test says it is to blame",
     )
+
+
+def _left_out(record: RunRecord, number: str | None) -> str:
+    """Return the ranges of samples that an attempt and those before it leave out, in words."""
+    by_number = {a.number: a for a in record.attempts}
+    ranges: list[str] = []
+    while number in by_number:
+        own = by_number.pop(number)
+        ranges.append(str(own.settings.get("skip_samples", "")))
+        number = own.parent
+    return " ".join(ranges)
+
+
+def _id_of(count: float, skipped: str) -> float:
+    """Return the id of the sample behind so many, where ranges such as `4000-5215` were left out."""
+    ranges = sorted((int(a), int(b)) for a, b in re.findall(r"(\d{1,15})-(\d{1,15})", skipped))
+    for first, last in ranges:
+        if count >= first:
+            count += last - first + 1
+    return count
 
 
 def _lower_clip(case: _Case) -> Built:

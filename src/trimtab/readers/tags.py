@@ -501,7 +501,8 @@ def choose_tags(
         found |= {"val_loss": beside} if beside else {}
     chosen: dict[str, str] = sets_of(values)
     for name, tags in found.items():
-        best = max(tags, key=partial(_rank_of, values, name))
+        given = [tag for tag in tags if given_meaning(tag) == name]
+        best = max(given or tags, key=partial(_rank_of, values, name))
         chosen[name] = best
         if name == "loss":
             chosen |= parts_of(values, best)
