@@ -248,3 +248,12 @@ def test_a_score_that_stands_where_it_was_learned_is_no_alarm(key: str, score: f
     builder.keys["eval_score"] = key
     found = few_rows_findings(builder.build())
     assert [f.kind for f in found] == (["never-learns"] if score == 1e-320 else [])
+
+
+@pytest.mark.parametrize("n", [12, 29, 60, 100])
+def test_one_low_row_is_no_level_that_the_next_rows_rise_from(n: int) -> None:
+    loss = _fell(n, 7, 0.01)
+    loss[n // 2] *= 0.7
+    assert "unrecovered-spike" not in _kinds(loss)
+    loss[n // 2 :] = 2 * _fell(n, 7, 0.01)[n // 2]
+    assert "unrecovered-spike" in _kinds(loss)

@@ -136,7 +136,9 @@ def _rise(record: RunRecord, span: slice) -> Iterator[Finding]:
 
 def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterator[Finding]:
     y = np.log(loss)
-    before = np.minimum.accumulate(y)[LASTS - 1 : -LASTS]
+    # One low row alone is no level that a run has come down to, and that the next rows rise from.
+    filled = np.append(y[0], np.maximum(y[1:-1], np.minimum(y[:-2], y[2:])))
+    before = np.minimum.accumulate(filled)[LASTS - 1 : 1 - LASTS]
     over = np.lib.stride_tricks.sliding_window_view(y[LASTS:], LASTS).min(axis=1) - before
     share, sigmas = RISE[len(y) < EXCERPT_ROWS]
     least = max(share, sigmas * _noise(y))
