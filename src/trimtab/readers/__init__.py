@@ -492,8 +492,10 @@ def _read_text(reader: Reader, path: Path) -> RunRecord:
     if record.format in _FORMATS_OF_TEXT:
         return replace(record, tail=read_tail(path))
     if isinstance(reader, (JsonlReader, CsvReader)):
+        with watching(_unseen):  # a second look is no progress
+            lines = read_tail(path)
         # `2>&1 | tee` puts what ended a run behind its rows.
-        behind = _behind_the_rows(read_tail(path), is_json=isinstance(reader, JsonlReader))
+        behind = _behind_the_rows(lines, is_json=isinstance(reader, JsonlReader))
         return replace(record, tail=behind) if behind else record
     return record
 
