@@ -253,8 +253,10 @@ def _run(
                 process.join()
         seconds = time.monotonic() - begin
         told = [json.loads(p.read_text("utf-8")) for p in sorted(Path(folder).glob("*.json"))]
-        # of several that failed the first one: the others lost their peer
-        told.sort(key=lambda t: (t["status"] != "failed", t.pop("at")))
+        # What cannot be compared is that on every rank; of several that failed the first one: the
+        # others lost their peer.
+        order = {"left out": 0, "failed": 1}
+        told.sort(key=lambda t: (order.get(t["status"], 2), t.pop("at")))
         said = next(iter(told), None)
     if said is None:
         codes = [p.exitcode for p in crew]
