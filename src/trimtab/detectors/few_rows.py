@@ -461,16 +461,17 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
     # Weights as initialized may give other answers before they come to one.
     first = 1 if len(score) > SAME and score[0] != score[1] else 0
     rows, score = rows[first:], score[first:]
+    # An agent's return is no share.
+    of_agent = _OF_AN_AGENT.search(record.keys.get("eval_score", "").lower())
     stuck = len(score) > STUCK and bool((score[-STUCK:] == score[-1]).all())
-    if stuck and not _OF_AN_AGENT.search(record.keys.get("eval_score", "").lower()):
+    if stuck and not of_agent:
         yield from _stuck(record, rows, score)
     if len(score) < SAME or (score != score[0]).any() or abs(score[0]) in (1.0, 100.0):
         return
     which = f"all {len(rows)} evaluations" + (" from the second on" if first else "")
     what = f"held-out score exactly {score[0]:.4g} in {which}"
     share = abs(score[0]) / (100 if abs(score[0]) > 1 else 1)  # percent
-    # An agent's return is no share, and what is right nearly always had been learned before.
-    of_agent = _OF_AN_AGENT.search(record.keys.get("eval_score", "").lower())
+    # What is right nearly always had been learned before.
     if score[0] < 0 or share > LEARNED or of_agent:
         return
     classes = round(1 / share) if share > 1 / (2 * MOST_CLASSES) else 0
