@@ -77,6 +77,25 @@ def test_a_row_far_out_and_two_half_as_far_are_a_spike(far: tuple[float, ...], t
     assert [(f.onset_row, f.row) for f in found] == ([(200, 202)] if told else [])
 
 
+@pytest.mark.parametrize(("rows", "told"), [(2, False), (3, True), (6, True)])
+@pytest.mark.parametrize("whole", [False, True])
+def test_rows_on_end_that_are_all_nearly_far_enough_are_a_spike(
+    rows: int, told: bool, whole: bool
+) -> None:
+    noise = make_noise(400, "gaussian", np.random.default_rng(0))
+    loss = 2.4 + 0.17 * np.asarray(noise)
+    spread = 1.4826 * float(np.median(np.abs(loss[:200] - 2.4)))
+    loss[200 : 200 + rows] = 2.4 + 9 * spread  # 7.6 times what the detector takes as noise
+    if whole:
+        found = judge_record(record_of(np.arange(1.0, 401), {"loss": loss}))
+    else:
+        found = find_all(SpikeDetector(), {"loss": loss})
+    spikes = [f for f in found if f.detector == "spike"]
+    opened = [(f.onset_row, f.row) for f in spikes if not f.closed]
+    assert opened == ([(200, 202)] if told else [])
+    assert not told or f"back after {rows} rows" in spikes[-1].text
+
+
 @pytest.mark.parametrize("seed", range(100, 105))
 def test_the_same_runs_without_the_fault_are_quiet(seed: int) -> None:
     assert alarms(quiet(seed)) == []

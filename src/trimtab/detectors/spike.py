@@ -11,8 +11,9 @@ with the median over the last 128 calm rows, and the mean, of a run that began, 
 of them. A fall that stops at once, or turns, stays below 4 sigma by the lag.
 
 A row with z > 8 (and above half of the largest |z| that calm rows reached: heavy tails are priced
-in) opens an episode and freezes level and sigma. Two such rows within three make it a spike, and so
-do two more that are half as far; a single one is a spike only at 5 times that largest |z|, else an
+in) opens an episode and freezes level and sigma, and so does the second of two on end that are
+three quarters as far. Two rows with z > 8 within three make it a spike, and so do two more rows
+that are half as far; a single one is a spike only at 5 times that largest |z|, else an
 outlier, worth a note and no alarm. A spike of up to four rows is an alarm only where it lies far
 out (z > 10) and took three rows until the first within 2 sigma: an odd batch is over at once, a
 loss that has to be learned back is not. The episode closes after three rows back at the level, of
@@ -24,7 +25,6 @@ Blind to a rise that is spread over more than about ten rows: see `level`.
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -51,6 +51,20 @@ _START_ROWS = (4, 16)
 
 
 @dataclass(frozen=True)
+class Near:
+    """A row that lies nearly as far out as one that opens an episode."""
+
+    level: float = 0.0
+    """The level before it."""
+    row: int = -1
+    """Its number; below 0: there is none."""
+    step: float = 0.0
+    value: float = 0.0
+    y: float = 0.0
+    """The value on the signal's scale."""
+
+
+@dataclass(frozen=True)
 class Calm:
     """What is known of one signal's normal behavior."""
 
@@ -65,6 +79,8 @@ class Calm:
     """float64 [window_rows], ring."""
     start: float = -math.inf
     """Highest level from the fourth to the sixteenth row; what a loss has fallen from."""
+    near: Near = field(default_factory=Near)
+    """The last row, where it lay nearly far enough."""
 
 
 @dataclass(frozen=True)
@@ -126,6 +142,8 @@ class SpikeDetector:
     """Calm rows needed before anything is reported."""
     timeout_rows: int = 200
     """Rows after which a level that did not come back is accepted as the new one."""
+    near_share: float = 0.75
+    """How far out, as a share of what opens an episode, two rows on end open one."""
     smoothing: float = 0.25
     floor_linear: float = 2e-3
     """Smallest sigma believed, as a share of the level: log round-off lies below."""
@@ -165,7 +183,7 @@ class SpikeDetector:
             # Calm rows go through one loop in `_learn`; a dataclass per row costs far more.
             while at < len(series.y):
                 if episodes[i].stage == 0:
-                    calms[i], at = self._learn(i, calms[i], series.y, at)
+                    calms[i], at = self._learn(i, calms[i], series, at)
                     if at == len(series.y):
                         break
                 calms[i], episodes[i], found = self._judge(i, calms[i], episodes[i], series, at)
@@ -175,15 +193,17 @@ class SpikeDetector:
         findings.sort(key=lambda f: f.row)
         return SpikeState(tuple(calms), tuple(episodes)), tuple(findings)
 
-    def _learn(self, i: int, calm: Calm, y: Sequence[float], first: int) -> tuple[Calm, int]:
-        """Update level, spread and tail, from y[first] to before the first row that leaves them.
+    def _learn(self, i: int, calm: Calm, series: Series, first: int) -> tuple[Calm, int]:
+        """Update level, spread and tail, from one row to before the first that leaves them.
 
         Returns the new state and the position of that row, or of the end.
         """
-        log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
+        y, log = series.y, SIGNAL_BY_NAME[self.signals[i]].scale == "log"
         sigma, lag, tail, n = calm.sigma, calm.lag, calm.tail, calm.num_rows
         level = y[first] if n == 0 else calm.level
         residuals, window_rows, start = calm.residuals.copy(), self.window_rows, calm.start
+        near, before = calm.near.row >= 0, calm.near.level
+        near_sigma, near_tail = self.near_share * self.threshold_sigma, 0.5 * self.near_share
         for at in range(first, len(y)):  # comparisons, not min and max: this is where time goes
             spread = self.floor_log if log else self._floor(level, log=log)
             spread = sigma if sigma > spread else spread
@@ -191,8 +211,12 @@ class SpikeDetector:
             if n >= self.min_rows:
                 z = (residual - lag) / spread
                 # Half the largest: heavy-tailed noise reaches its extremes again and again.
-                if z > self.threshold_sigma and z > 0.5 * tail:
-                    return Calm(level, sigma, lag, tail, n, residuals, start), at
+                was_near, near = near, z > near_sigma and z > near_tail * tail
+                if near:
+                    if was_near or (z > self.threshold_sigma and z > 0.5 * tail):
+                        kept = Near() if not was_near else self._near(calm, before, series, at - 1)
+                        return Calm(level, sigma, lag, tail, n, residuals, start, kept), at
+                    before = level
                 # the largest calm |z| fades, by half in 3,500 rows: a run may become quieter
                 tail = max(tail * 0.9998, abs(z), self.threshold_sigma)
                 if not -4 * spread <= residual <= 4 * spread:
@@ -213,7 +237,9 @@ class SpikeDetector:
                 else:
                     sigma = floored_sigma(known - lag, fall=start - level)
                 sigma = max(sigma, -lag / _LAGS)
-        return Calm(level, sigma, lag, tail, n, residuals, start), len(y)
+        last = len(y) - 1
+        kept = self._near(calm, before, series, last) if near else Near()
+        return Calm(level, sigma, lag, tail, n, residuals, start, kept), len(y)
 
     def _lag(self, residuals: NDArray[np.float64], n: int, most: float) -> float:
         """Return where calm rows lie from the level: below it, beyond doubt, or at it."""
@@ -230,11 +256,29 @@ class SpikeDetector:
     def _floor(self, level: float, *, log: bool) -> float:
         return self.floor_log if log else max(self.floor_linear * abs(level), 1e-12)
 
+    def _near(self, calm: Calm, level: float, series: Series, at: int) -> Near:
+        """Return the row that is nearly far enough: one of these, or the last one before them."""
+        if at < 0:
+            return calm.near
+        place = series.place(at)
+        return Near(level, place.index, place.step, series.value[at], series.y[at])
+
     def _judge(
         self, i: int, calm: Calm, episode: Episode, series: Series, at: int
     ) -> tuple[Calm, Episode, Finding | None]:
         """Take a row of an episode, or one that opens it."""
-        row, value, y = series.place(at), series.value[at], series.y[at]
+        row, near = series.place(at), calm.near
+        if episode.stage == 0 and near.row >= 0:
+            # It counts as the first row, and its level as the calm one.
+            calm = changed(calm, level=near.level, near=Near())
+            first = RowPlace(near.row, near.step)
+            episode = self._take(i, calm, episode, first, near.value, near.y)
+        episode = self._take(i, calm, episode, row, series.value[at], series.y[at])
+        return self._follow(i, calm, episode, row)
+
+    def _take(
+        self, i: int, calm: Calm, episode: Episode, row: RowPlace, value: float, y: float
+    ) -> Episode:
         log = SIGNAL_BY_NAME[self.signals[i]].scale == "log"
         z = (y - calm.level - calm.lag) / max(calm.sigma, self._floor(calm.level, log=log))
         if episode.stage == 0:
@@ -242,12 +286,14 @@ class SpikeDetector:
                 stage=1,
                 onset_row=row.index,
                 onset=row.step,
+                last_over_row=row.index,
+                last_over=row.step,
                 peak=value,
                 peak_row=row.index,
                 peak_step=row.step,
                 peak_z=z,
             )
-        return self._follow(i, calm, self._observe(episode, row, value, y, z, self._bar(calm)), row)
+        return self._observe(episode, row, value, y, z, self._bar(calm))
 
     def _bar(self, calm: Calm) -> float:
         return max(self.threshold_sigma, 0.5 * calm.tail)
@@ -257,6 +303,7 @@ class SpikeDetector:
     ) -> Episode:
         """Take a row of an episode into its counts and its peak."""
         over = z > bar
+        lasts = over or (e.num_over == 0 and z > self.near_share * bar)
         recent = e.recent.copy()
         # after a time-out these rows are the past from which the new level starts
         recent[e.age % _RECENT] = y
@@ -268,8 +315,8 @@ class SpikeDetector:
             age=e.age + 1,
             num_over=e.num_over + over,
             num_half=e.num_half + (z > 0.5 * bar),
-            last_over_row=row.index if over else e.last_over_row,
-            last_over=row.step if over else e.last_over,
+            last_over_row=row.index if lasts else e.last_over_row,
+            last_over=row.step if lasts else e.last_over,
             # One-sided: a loss that comes back below its level is back.
             num_quiet=e.num_quiet + 1 if z < self.calm_sigma else 0,
             num_tail=e.num_tail + (z > self.back_sigma and e.num_tail == e.age),
@@ -285,12 +332,15 @@ class SpikeDetector:
     ) -> tuple[Calm, Episode, Finding | None]:
         """Decide what an episode is, or that it is over."""
         if e.stage == 1:
-            # num_half: shuffled data rose by 9, 7.9 and 7.2 sigma, of which one passed 8.
+            # num_half: shuffled data rose by 9, 7.9 and 7.2 sigma, of which one passed 8; and by
+            # 7.8 for four rows, of which none did.
             if e.num_over >= 2 or e.num_half >= 3 or e.peak_z > self.tail_factor * calm.tail:
                 e = changed(e, stage=2)
                 return calm, e, self._finding(i, calm, e, row, "open")
             if e.age < 3:
                 return calm, e, None
+            if e.num_over == 0:  # two rows on end that were near, and no more
+                return calm, Episode(), None
             # The outlier was noise, so it widens the tail; at most twofold, or one row of 1e6 sigma
             # would deafen the rule for the rest of the run.
             tail = max(calm.tail, min(e.peak_z, 2 * calm.tail))
