@@ -257,3 +257,32 @@ def test_one_low_row_is_no_level_that_the_next_rows_rise_from(n: int) -> None:
     assert "unrecovered-spike" not in _kinds(loss)
     loss[n // 2 :] = 2 * _fell(n, 7, 0.01)[n // 2]
     assert "unrecovered-spike" in _kinds(loss)
+
+
+@pytest.mark.parametrize(
+    ("first", "level", "told"),
+    [(20_400, 0.6946, True), (2_000, 0.6946, False), (20_400, 0.7031, False)],
+)
+def test_an_excerpt_that_stands_at_a_guess_between_two_learns_nothing(
+    first: float, level: float, told: bool
+) -> None:
+    rows = np.arange(16.0)
+    loss = level + 0.0008 * np.random.default_rng(3).normal(size=16)
+    found = few_rows_findings(record_of(first + 100 * rows, {"loss": loss}))
+    assert [f.kind for f in found] == (["never-learns"] if told else [])
+    falls = few_rows_findings(record_of(first + 100 * rows, {"loss": loss - 0.002 * rows}))
+    assert not falls
+
+
+def test_losses_that_turn_round_and_climb_row_by_row_are_told() -> None:
+    loss = np.array([1.59, 1.22, 1.12, 1.09, 1.10, 1.14, 1.19, 1.21, 1.24])
+    val = np.array([1.28, 1.04, 0.96, 0.95, 1.00, 1.04, 1.12, 1.10, 1.11])
+
+    def told(loss: Floats, val: Floats) -> list[tuple[str, int]]:
+        columns = {"loss": loss, "val_loss": val}
+        found = few_rows_findings(record_of(np.arange(9.0), columns))
+        return [(f.kind, f.onset_row) for f in found]
+
+    assert told(loss, val) == [("divergence", 4)]
+    assert told(np.minimum(loss, 1.11), val) == []
+    assert told(loss, np.minimum.accumulate(val)) == []

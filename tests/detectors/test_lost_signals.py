@@ -60,6 +60,16 @@ def test_it_is_an_alarm_of_the_whole_judge() -> None:
     assert (incident.kind, incident.severity, incident.onset) == ("non-finite", "warning", 40)
 
 
+def test_a_reward_before_the_first_episode_ends_is_not_lost() -> None:
+    values = 10 + np.arange(float(NUM))
+    values[:2] = math.nan
+    assert _told("reward", values) == []
+    values[30:33] = math.nan
+    assert len(_told("reward", values)) == 1
+    values[:2] = math.inf
+    assert len(_told("reward", values)) == 2
+
+
 def test_a_reward_that_is_never_a_number_is_told() -> None:
     rows = np.arange(45.0)
     nan = np.full(45, np.nan)

@@ -15,6 +15,8 @@ sigma the noise that their second differences show:
   are in any order alike, so the test needs no correction for having looked for the lowest. Four or
   five rows are too few for it: of all their pairs one at most may fall, and the rise must be far
   outside the noise;
+* losses that turn round: from its lowest row on the train loss is higher row by row, and what is
+  held out lies above what it was there;
 * a gradient norm that climbs: over the last half of the rows, to several times what it was, while
   the loss does not fall;
 * one and the same validation loss, in every digit, in eight evaluations or more;
@@ -82,6 +84,8 @@ STUCK = 8
 LEARNED = 0.8
 """Share of right answers from which on one that stands was learned before. Ours."""
 _OF_AN_AGENT = re.compile(r"reward|return|episode|rew(?![a-z])")
+TURN_ROWS, TURN = 4, 1.05
+"""Rows behind the lowest, and times its loss, from which on losses have turned round. Ours."""
 MOST_CLASSES = 1000
 GUESS = 0.01
 GUESS_FALL = 0.02
@@ -341,6 +345,39 @@ def _last_evaluation(record: RunRecord, rows: Rows, values: Floats, score: float
     )
 
 
+def _turns_round(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield a train loss that climbs row by row from its lowest to the end, and validation with it."""
+    got, held_out = _values(record, span, "loss", EXCERPT_ROWS - 1), record.columns.get("val_loss")
+    if got is None or held_out is None or got[1].min() <= 0:
+        return
+    rows, loss = got
+    k = int(np.argmin(loss))
+    val = held_out.values[held_out.finite_rows(slice(int(rows[k]), span.stop))]
+    if min(len(loss) - k, len(val)) <= TURN_ROWS or not _turns_up(loss[k:]):
+        return
+    low, last = float(loss[k]), median(loss[-LASTS:])
+    if last < TURN * low or val[1:].min() <= val[0] or median(val[-LASTS:]) < TURN * val[0]:
+        return
+    yield finding_at(
+        record,
+        detector="few-rows-turn",
+        kind="divergence",
+        signal="loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[k + 1]),
+        peak_row=int(rows[-1]),
+        value=float(loss[-1]),
+        expected=low,
+        score=6.0,
+        closed=False,
+        text=(
+            f"loss {low:.4g} → {loss[-1]:.4g}, higher row by row for {len(loss) - k - 1} rows,"
+            " and validation with it (few rows)"
+        ),
+    )
+
+
 def _norm_climbs(record: RunRecord, span: slice) -> Iterator[Finding]:
     """Yield a gradient norm that climbs while the loss does not fall."""
     got, loss = _values(record, span, "grad_norm", EXCERPT_ROWS - 1), record.columns.get("loss")
@@ -570,7 +607,8 @@ def _is_long_enough(record: RunRecord, rows: Rows, loss: Floats) -> bool:
     """Whether a log from its start on goes on for so long that something should be learned.
 
     Epochs always do; of steps thousands, of a loss as high as that of an untrained vocabulary, and
-    of a rate that does not rise any more.
+    of a rate that does not rise any more. At the loss of a guess between two, an excerpt from behind
+    such a start will do.
     """
     first, last = float(record.step[rows[0]]), float(record.step[rows[-1]])
     if record.axis == "epoch":
@@ -583,11 +621,20 @@ def _is_long_enough(record: RunRecord, rows: Rows, loss: Floats) -> bool:
     )
     rises = len(rate) > 1 and rate[-1] > 1.01 * median(rate[len(rate) // 2 :])
     untrained = loss.min() >= SURELY_A_GUESS and classes_guessed(median(loss), 0.0) is not None
+    if record.axis == "step" and first >= LONG_STEPS and _between_two(loss):
+        return not rises
     spacing = float(np.median(np.diff(record.step[rows])))
     from_start = (
         record.axis == "step" and first <= 2 * spacing and record.attempts[0].parent is None
     )
     return bool(from_start and last >= LONG_STEPS and untrained and not rises)
+
+
+def _between_two(loss: Floats) -> bool:
+    """Whether all losses lie at ln 2, and their median as near as the noise lets it be known."""
+    error = max(_noise(loss) / math.sqrt(len(loss)), GUESS_FALL / 8 * math.log(2))
+    near = abs(median(loss) - math.log(2)) <= error
+    return near and bool((np.abs(loss / math.log(2) - 1) <= GUESS).all())
 
 
 def _so_long(record: RunRecord, rows: Rows) -> str:
@@ -602,6 +649,7 @@ _TESTS: tuple[Callable[[RunRecord, slice], Iterator[Finding]], ...] = (
     _constant,
     _same_evaluation,
     _lone,
+    _turns_round,
     _norm_climbs,
     _overfits,
     _one_answer,

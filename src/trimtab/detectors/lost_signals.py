@@ -6,9 +6,11 @@ row (`nonfinite`), and what the log follows from is judged by itself.
 Blind to a signal that was never finite, but for an agent's reward.
 """
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Rows
 from trimtab.detectors.lost_validation import LostValidationDetector
@@ -51,9 +53,16 @@ def _of(record: RunRecord) -> Iterator[Finding]:
         for index in range(len(record.attempts)):
             span = record.rows_of(index)
             if len(column.finite_rows(span)) >= MIN_FINITE:
-                yield from lost_findings(record, name, span)
+                told = lost_findings(record, name, span)
+                yield from (f for f in told if not _has_nothing_yet(f, column.present, span))
             elif name == "reward":
                 yield from _never_a_number(record, span)
+
+
+def _has_nothing_yet(f: Finding, present: NDArray[np.bool_], span: slice) -> bool:
+    """Whether a signal was NaN from its first row on until it had something to tell: no episode."""
+    begins = f.onset_row <= span.start + int(np.flatnonzero(present[span])[0])
+    return begins and f.closed and math.isnan(f.value)
 
 
 def _never_a_number(record: RunRecord, span: slice) -> Iterator[Finding]:

@@ -2,7 +2,8 @@
 
 With y the losses of an attempt, finite, the last of them at row n: a period p >= `LEAST_PERIOD` for
 which y[t] = y[t - p] exactly for all of the last max(p, `LEAST_ROWS`) rows or more, where half of a
-period or more are different numbers. Weights that change by one bit give other digits; so they do
+period or more are different numbers. From half a period on, fewer rows will do, where the digits
+that repeat are too many for chance (`LEAST_DIGITS`) and the losses of a period do not fall. Weights that change by one bit give other digits; so they do
 not change, be it for a rate of 0 that is not logged, parameters that the optimizer does not hold,
 or gradients that never come.
 
@@ -10,11 +11,14 @@ A rate that is logged as 0 there explains it: a note. Blind to batches in anothe
 and to losses of which few digits are printed where those move. In hindsight.
 """
 
+import math
+
 import numpy as np
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
+from trimtab.trend import kendall_score
 
 __all__ = ["unmoved_findings"]
 
@@ -22,8 +26,15 @@ LEAST_PERIOD = 3
 FEW_DIGITS = 8
 """Different numbers of a period, where three digits behind the point are all that is printed."""
 LEAST_ROWS = 12
+FEWEST_ROWS, LEAST_DIGITS = 6, 15.0
+"""Rows that repeat, and digits of theirs that could have been others: one chance in 10^12, were each
+of `MOST_TRIED` periods tried."""
 MOST_TRIED = 256
 """Periods: of a loss with few digits many rows are equal to the last."""
+_MOST_DIGITS = 8
+"""Behind the point: more would be those of the number format."""
+_FALLS = -2.0
+"""Normal score of Kendall's S: where losses of a period fall, a log may have been written twice."""
 MOST_ROWS = 8192
 """Of the end of an attempt, that are searched. All bars are ours."""
 
@@ -45,7 +56,7 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
     rows = column.finite_rows(span)[-MOST_ROWS:]
     loss = column.values[rows]
     num = len(loss)
-    if num < LEAST_PERIOD + LEAST_ROWS:
+    if num < LEAST_PERIOD + FEWEST_ROWS:
         return None
     periods = num - 1 - np.flatnonzero(loss[:-1] == loss[-1])[::-1]
     for period in periods[periods >= LEAST_PERIOD][:MOST_TRIED].tolist():
@@ -54,10 +65,27 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
         again = num - period - first
         kinds = len(np.unique(loss[-period:]))
         few = LEAST_PERIOD if (np.round(loss[-period:], 3) != loss[-period:]).any() else FEW_DIGITS
-        if again < max(period, LEAST_ROWS) or kinds < max(few, period / 2):
+        enough = again >= max(period, LEAST_ROWS) or _beyond_chance(loss[first:], period)
+        if not enough or kinds < max(few, period / 2):
             continue
         return _finding(record, rows, period, first + period)
     return None
+
+
+def _beyond_chance(loss: np.ndarray, period: int) -> bool:
+    """Whether a period and some rows that repeat it hold too many digits for chance.
+
+    Not where the losses of the period fall: that may be a log that was written twice.
+    """
+    once, again = loss[:period], loss[period:]
+    if len(again) < max(FEWEST_ROWS, period / 2) or kendall_score(once) < _FALLS:
+        return False
+    spread = np.ptp(once)
+    behind = next(
+        (d for d in range(_MOST_DIGITS) if (np.round(loss, d) == loss).all()), _MOST_DIGITS
+    )
+    digits = math.log10(spread) + behind if spread > 0 else 0.0  # that differ between losses
+    return len(np.unique(again)) * digits >= LEAST_DIGITS
 
 
 def _finding(record: RunRecord, rows: np.ndarray, period: int, repeats: int) -> Finding:
