@@ -135,3 +135,50 @@ def test_what_the_scan_found_is_what_the_guard_leaves_out(tmp_path: Path) -> Non
     assert guard.skip_list(skip) == 2
     train_guarded(s, guard)
     assert set(range(200)) - set(data.fed) == {17, 150}
+
+
+def fed_by_pass(data: Watched, rest: int) -> list[set[int]]:
+    """Return the items of the first pass, of which `rest` were fed, and of those behind it."""
+    first, later = data.fed[:rest], data.fed[rest:]
+    return [set(first), *(set(later[i : i + 40]) for i in range(0, len(later), 40))]
+
+
+def test_what_a_skip_leaves_out_stays_out_of_later_passes(tmp_path: Path) -> None:
+    s, data = watched()
+    policy = Policy(checkpoint_every_steps=5, checkpoint_in_background=False)
+    guard = guard_of(s, tmp_path / "run", steps=40, mode="act", policy=policy)
+    guard.skip_samples(8, 11, why="of another language")  # the third batch of ten
+    train_guarded(s, guard, until=22)
+    guard.close()
+    first, second, *_ = fed_by_pass(data, 36)
+    left = set(range(40)) - first
+    assert len(left) == 4
+    assert second == first
+    notes = [e.data["text"] for e in events_of(tmp_path / "run", "note")]
+    assert any("4 samples that were skipped in pass 1" in text for text in notes)
+    s, data = watched()
+    train_guarded(s, guard_of(s, tmp_path / "run", steps=40, mode="act", policy=policy))
+    assert not left & set(data.fed)
+    assert len(data.fed) > 60
+
+
+def test_a_skip_that_is_taken_back_or_too_large_takes_nothing_out_of_later_passes() -> None:
+    def items(skip: tuple[int, int], *, undo: bool) -> set[int]:
+        rows = torch.zeros(40, 3)
+        order = DataOrder(DataLoader(Watched(rows), batch_size=4, shuffle=True))
+        order.skip(*skip)
+        while order.fetch() is not None:
+            pass
+        order.next_epoch()
+        if undo:
+            order.unskip(*skip)
+        dataset = order.dataset
+        assert isinstance(dataset, Watched)
+        dataset.fed.clear()
+        while order.fetch() is not None:
+            pass
+        return set(dataset.fed)
+
+    assert len(items((8, 11), undo=False)) == 36
+    assert len(items((8, 11), undo=True)) == 40
+    assert len(items((8, 19), undo=False)) == 40  # more than a tenth of the data

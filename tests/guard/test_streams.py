@@ -270,7 +270,7 @@ def test_a_second_epoch_feeds_nothing_again(tmp_path: Path) -> None:
         pass
     order.next_epoch()
     take(order, 30)
-    assert order.take_repeated() == ""
+    assert order.take_note() == ""
 
 
 def test_what_a_stream_cannot_do_is_refused_in_words() -> None:

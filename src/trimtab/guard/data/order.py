@@ -7,7 +7,8 @@ that hold a skipped id are left out whole, and stay out after every restart.
 
 Apart from the order, items of the dataset can be withheld by their index, as a skip list names
 them: a clean item of the same batch stands in, so that the shape of a batch and all ids stay what
-they were.
+they were. So are, in later epochs, the items of skipped ids: there they come under other ids. Each
+rank withholds those of its own share.
 
 Fetching is done with the loader's own dataset and collate function: by worker processes where the
 loader has some (`workers`), in this process where it has none.
@@ -92,6 +93,11 @@ class DataOrder:
         self._loader = loader
         self._skips: list[tuple[int, int]] = []
         self._withheld: tuple[tuple[int, int], ...] = ()
+        self._left_out: dict[tuple[int, int], tuple[int, ...]] = {}
+        """Items of the batches that a range of `skips` left out, of epochs that are over."""
+        self._again: frozenset[int] = frozenset()
+        """Those of the ranges in force: they come again under other ids."""
+        self._note = ""
         self._epoch = -1
         self._batches: list[list[int]] = []
         self._starts: list[int] = []
@@ -114,9 +120,10 @@ class DataOrder:
         self.reordered = ""
         """In words, where a saved position was found in another order than it was saved in."""
 
-    def take_repeated(self) -> str:
-        """Return an empty text: `reordered` says at the resume what is fed in another order."""
-        return ""
+    def take_note(self) -> str:
+        """Return, once, that items of a skipped range are left out of the epoch that begins."""
+        note, self._note = self._note, ""
+        return note
 
     def steps_per_epoch(self, accumulate: int) -> int | None:
         """Return the steps of one epoch; the last may have fewer batches.
@@ -199,6 +206,7 @@ class DataOrder:
     def _use(self, number: int) -> None:
         self._source, self._loader = number, self._loaders[number]
         self._first_epoch = self._epoch + 1
+        self._left_out, self._again = {}, frozenset()  # those were indices of other data
         self._generators = generators_of(self._loader)
         self._workers = _workers_of(self._loader)
 
@@ -252,6 +260,7 @@ class DataOrder:
 
     def _fetch_anew(self) -> None:
         """Have what workers have fetched ahead fetched again: what is left out has changed."""
+        self._again = self._items_in_force()
         if self._workers is not None:
             self._workers.restart()
 
@@ -292,7 +301,34 @@ class DataOrder:
         self._fetch_anew()
         return now - before
 
+    def _keep_left_out(self) -> None:
+        """Leave the items of this epoch's skipped batches out of later ones, where they are few."""
+        before, known = self._again, self._left_out
+        end = self._id(len(self._batches)) - 1
+        for first, last in self._skips:
+            if not _overlap((self._id(0), end), first, last):
+                continue
+            numbers = [n for n in range(len(self._batches)) if _overlap(self._ids(n), first, last)]
+            items = {i for n in numbers for i in self._batches[n] if _is_index(i)}
+            items |= set(known.get((first, last), ()))
+            self._left_out = self._left_out | {(first, last): tuple(sorted(items))}
+        self._again = self._items_in_force()
+        if len(self._again) > _MOST_LEFT_OUT * sum(len(b) for b in self._batches):
+            self._left_out, self._again = known, before
+        new = len(self._again - before)
+        if new:
+            self._note = (
+                f"{new} samples that were skipped in pass {self._epoch + 1} over the data are left"
+                " out of later passes, too; others of their batches stand in"
+            )
+
+    def _items_in_force(self) -> frozenset[int]:
+        kept = [items for skipped, items in self._left_out.items() if skipped in self._skips]
+        return frozenset(i for items in kept for i in items)
+
     def _is_withheld(self, index: int) -> bool:
+        if self._again and _is_index(index) and index in self._again:
+            return True
         place = bisect_right(self._withheld, (index, math.inf)) - 1
         return place >= 0 and index <= self._withheld[place][1]
 
@@ -347,12 +383,13 @@ class DataOrder:
         return first, first + len(self._batches[batch]) * self.replicas - 1
 
     def _is_skipped(self, batch: int) -> bool:
-        first, last = self._ids(batch)
-        return any(a <= last and first <= b for a, b in self._skips)
+        ids = self._ids(batch)
+        return any(_overlap(ids, first, last) for first, last in self._skips)
 
     def next_epoch(self) -> None:
         """Go on to the next epoch."""
         if self._epoch >= 0:
+            self._keep_left_out()
             self._base += sum(len(b) for b in self._batches)
         self._start_epoch()
 
@@ -441,6 +478,7 @@ class DataOrder:
             "source": self._source,
             "first_epoch": self._first_epoch,
             "fingerprint": self.fingerprint,
+            "left_out": [[*key, list(items)] for key, items in self._left_out.items()],
             **self._state_of_workers(),
         }
 
@@ -466,6 +504,8 @@ class DataOrder:
         """
         self._go_to_source(int(state.get("source", 0)))
         self._first_epoch = int(state.get("first_epoch", 0))
+        self._left_out = {(a, b): tuple(items) for a, b, items in state.get("left_out", ())}
+        self._again = self._items_in_force()
         if state["epoch"] < 0:
             for generator, saved in zip(self._generators, state["generators"], strict=True):
                 generator.set_state(saved)
@@ -534,12 +574,25 @@ class DataOrder:
         self.forget_order()
 
 
+_MOST_LEFT_OUT = 0.1
+"""Share of an epoch's items that skipped ranges may take out of later ones: what is over comes
+again. Ours."""
+
 _OTHER_WORKERS = (
     "the data was fetched by {was} worker processes, now by {now}: random numbers that its items"
     " draw are not those of the run"
 )
 
 _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"
+
+
+def _is_index(item: object) -> bool:
+    """Whether a sampler names an item by its number, as most do."""
+    return hasattr(item, "__index__")
+
+
+def _overlap(ids: tuple[int, int], first: int, last: int) -> bool:
+    return first <= ids[1] and ids[0] <= last
 
 
 def _replicas(loader: DataLoader[object]) -> int:

@@ -277,7 +277,7 @@ class StreamOrder:
             restore_rng(kept)
         self._before.go_on_from(state.get("fed", ()))  # earlier versions kept none
 
-    def take_repeated(self) -> str:
+    def take_note(self) -> str:
         """Return, once, that batches of before a resume are fed again; else empty."""
         return self._before.take_told()
 

@@ -33,7 +33,7 @@ class DataState(Protocol):
     def reordered(self) -> str:
         """What to note where the order is not the saved one; empty where it is."""
 
-    def take_repeated(self) -> str:
+    def take_note(self) -> str:
         """Return, once, that samples of before a resume are fed again; else empty."""
 
     @property

@@ -89,7 +89,7 @@ class StepRecorder:
     def take_notes(self) -> list[str]:
         """Return what is to be told of the ranks, once."""
         told, self._notes = self._notes, []
-        repeated = self._data.take_repeated() if self._data is not None else ""
+        repeated = self._data.take_note() if self._data is not None else ""
         if repeated:
             told.append(repeated)
         return told
