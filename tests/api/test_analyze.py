@@ -201,6 +201,21 @@ def test_analyze_and_watch_refuse_values_of_a_wrong_type(tr8: Path) -> None:
             what()
 
 
+@pytest.mark.parametrize("num_rows", [16, 40, 100])
+def test_a_log_that_is_over_has_the_same_verdict_watched_and_inspected(
+    num_rows: int, tmp_path: Path
+) -> None:
+    noise = 0.01 * np.random.default_rng(0).normal(size=num_rows)
+    losses = 0.5 + 2 * np.exp(-np.arange(num_rows) / 15) + noise
+    rows = [f"{i + 1},{loss:.4f},{loss + 0.1:.4f}" for i, loss in enumerate(losses)]
+    path = tmp_path / "history.csv"
+    path.write_text("\n".join(["epoch,loss,val_loss", *rows]) + "\n")
+    watch = trimtab.watch(path, until_idle_s=0, interval_s=0.01)
+    list(watch)
+    assert watch.account is not None
+    assert watch.account.verdict == trimtab.analyze(path).verdict == "healthy"
+
+
 def test_verdict_of_each_kind(tmp_path: Path) -> None:
     steps = list(range(1500))
     quiet = [3 - s / 10000 + (s * 7919 % 13) / 1000 for s in steps]

@@ -109,12 +109,18 @@ class Watch:
         self._clock, self._sleep = clock, sleep
         self._first_reading = True
         # One for all looks: it injects a few faults at each, and keeps what the last ones showed.
-        tester = SelfTester(hindsight=False)
+        # A log that is over is judged as `inspect` does, and so is the judge.
+        live, whole = SelfTester(hindsight=False), SelfTester()
         self._watcher = Watcher(
             Path(path),
             lambda: read_newest(path),
             lambda record, settled: account_or_fault(
-                record, path, beside=beside, judge=judge, grows=not settled, tester=tester
+                record,
+                path,
+                beside=beside,
+                judge=judge,
+                grows=not settled,
+                tester=whole if settled else live,
             ),
             hang_factor=hang_factor,
         )
