@@ -231,6 +231,18 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         kinds=frozenset({"non-finite"}),
     ),
     Experiment(
+        id="held-out-terms",
+        text=(
+            "evaluate the held-out batches one by one in fp32 with the newest weights: those whose"
+            " loss is not finite have no label, one beyond the classes, or an empty input; none in"
+            " fp32 means the number format of evaluation"
+        ),
+        cost="one evaluation",
+        otherwise="all finite, in the format of evaluation, too",
+        predicts={"undefined-held-out": "some are not finite"},
+        kinds=frozenset({"non-finite"}),
+    ),
+    Experiment(
         id="loss-terms",
         text=(
             "evaluate the terms of the loss of the batch at the onset one by one in fp32, forward"

@@ -8,6 +8,7 @@ from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
 from trimtab.diagnosis.evidence import EvidenceRule, only_for
+from trimtab.diagnosis.features import Features
 
 __all__ = ["NONFINITE"]
 
@@ -27,6 +28,15 @@ _LOSS_FIRST = "the loss itself was not finite, before or with the gradients"
 _SUDDEN_WEIGHT = 1.6
 """Nats. A rate that is too high and weights that overflow stir the norms first; a batch or a
 formula does not. Chosen on generator seeds 0-2, checked on stated causes."""
+
+
+def _held_out_alone(f: Features) -> float:
+    """Validation turned non-finite, and neither the training loss nor a norm did."""
+    return e.yes(bool(_OF_VALIDATION(f)) and not _OF_TRAINING(f))
+
+
+_OF_VALIDATION = e.sign("lost-validation", "evaluation-never-finite")
+_OF_TRAINING = e.sign("non-finite")
 
 NONFINITE: tuple[CauseEntry, ...] = (
     CauseEntry(
@@ -102,6 +112,37 @@ NONFINITE: tuple[CauseEntry, ...] = (
         look_alikes=("masked-batch", "fp16-range"),
         test="evaluate the terms of the loss of that batch one by one in fp32, and backward",
         remedies=("guard-the-loss", "roll-back"),
+    ),
+    CauseEntry(
+        id="undefined-held-out",
+        title=(
+            "the loss of validation is not defined there while training goes on: a batch without"
+            " labels, a label beyond the classes, or the number format of evaluation"
+        ),
+        modes=("F19", "F31"),
+        prior=0.02,
+        rules=(
+            EvidenceRule(
+                "held-out-alone",
+                _held_out_alone,
+                5.0,
+                "what is held out is not finite; the training loss is, and went on",
+            ),
+            EvidenceRule(
+                "training-too",
+                lambda f: e.yes(not _held_out_alone(f)),
+                -6.0,
+                "no validation alone turned non-finite",
+            ),
+            only_for("non-finite"),
+        ),
+        look_alikes=("undefined-loss", "masked-batch"),
+        go_back="never",
+        test=(
+            "evaluate the held-out batches one by one in fp32 and name those whose loss is not"
+            " finite; look at their labels, lengths and masks"
+        ),
+        remedies=("guard-the-loss",),
     ),
     CauseEntry(
         id="happened-once",
