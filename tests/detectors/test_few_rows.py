@@ -286,3 +286,16 @@ def test_losses_that_turn_round_and_climb_row_by_row_are_told() -> None:
     assert told(loss, val) == [("divergence", 4)]
     assert told(np.minimum(loss, 1.11), val) == []
     assert told(loss, np.minimum.accumulate(val)) == []
+
+
+@pytest.mark.parametrize("row", [4, 12, 16])
+def test_a_row_that_sets_a_fast_fall_back_is_told_though_it_is_won_back(row: int) -> None:
+    loss = 0.22 * np.exp(-0.13 * np.arange(20.0)) * (1 + 0.01 * np.cos(np.arange(20.0)))
+    record = record_of(np.arange(20.0), {"loss": loss})
+    assert not few_rows_findings(record)
+    loss[row:] *= 2
+    (found,) = few_rows_findings(record_of(np.arange(20.0), {"loss": loss}))
+    assert (found.onset_row, found.severity) == (row, "warning")
+    loss[row + 1 :] /= 2  # one row alone
+    kinds = [f.detector for f in few_rows_findings(record_of(np.arange(20.0), {"loss": loss}))]
+    assert "few-rows-step" not in kinds

@@ -7,6 +7,8 @@ sigma the noise that their second differences show:
 * a rise that lasts: three rows in a row, each above all rows before the first of them by
   7 or 10 sigma and by a share of the level. The lowest of n rows of noise and the lowest of
   any three that follow lie some 4 sigma apart;
+* a step up, of a loss that falls so fast that it soon wins it back: one row's move up, three times
+  as far from the usual move as any other, that the next two rows do not take back;
 * rows far out, one or two at a time, each alone (of more than 30 rows the first 24, which `spike`
   learns from): above both neighbors by twice, by three times as much as any other peak, and by six
   times the usual step; of losses below 0 by eight times, and half of what the run has moved by;
@@ -59,6 +61,8 @@ RISE = {True: (math.log(1.3), 7.0), False: (math.log(1.1), 10.0)}
 extremes."""
 COMES_BACK = -3.0
 """Normal score of Kendall's S, from which on rows fall: one chance in 700. Ours."""
+STEP_RATIO, STEP_SIGMAS = 1.5, 10.0
+"""Smallest step up from the usual move, as a ratio and in its noise. Ours."""
 LEVEL_ROWS = ((0, LASTS), (12, 5), (EXCERPT_ROWS, 8))
 """Fewest rows of an attempt, and rows on each side of a change of level."""
 LEVELS = ((math.log(1.5), 0.97), (math.log(2.0), 0.9))
@@ -177,6 +181,45 @@ def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterat
             f"{signal_label(signal)} {low:.4g} → {loss[peak]:.4g}, for {LASTS} rows and more"
             " (few rows)"
         ),
+    )
+
+
+def _steps_up_once(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield the one row that sets a falling train loss back, where `_rise` sees it win that back."""
+    got = _values(record, span, "loss", EXCERPT_ROWS - 1)
+    if got is None or got[1].min() <= 0 or any(_rise_of(record, "loss", *got)):
+        return
+    rows, loss = got
+    y = np.log(loss)
+    moves = np.diff(y)
+    apart = moves - median(moves)
+    k = int(np.argmax(apart))
+    others = np.abs(np.delete(apart, k))
+    step, behind = float(apart[k]), apart[k + 1 : k + LASTS]
+    least = max(
+        math.log(STEP_RATIO), STEP_SIGMAS * 1.4826 * median(others), LONE_APART * others.max()
+    )
+    if step < least or moves[k] < RISE[True][0] or len(behind) < LASTS - 1:
+        return
+    if k < LASTS or behind.sum() < -step / LONE_APART:
+        return
+    back = np.flatnonzero(y[k + 1 :] <= y[k])
+    end = k + 1 + int(back[0]) if len(back) else None
+    yield finding_at(
+        record,
+        detector="few-rows-step",
+        kind="spike" if end is not None else "unrecovered-spike",
+        signal="loss",
+        severity="warning",
+        row=int(rows[-1 if end is None else end]),
+        onset_row=int(rows[k + 1]),
+        peak_row=int(rows[k + 1]),
+        end_row=None if end is None else int(rows[end]),
+        value=float(loss[k + 1]),
+        expected=float(loss[k]),
+        score=min(99.0, step / max(median(others), 0.01)),
+        closed=True,
+        text=f"loss {loss[k]:.4g} → {loss[k + 1]:.4g} in one row of a steady fall (few rows)",
     )
 
 
@@ -645,6 +688,7 @@ def _so_long(record: RunRecord, rows: Rows) -> str:
 
 _TESTS: tuple[Callable[[RunRecord, slice], Iterator[Finding]], ...] = (
     _rise,
+    _steps_up_once,
     _level_up,
     _constant,
     _same_evaluation,
