@@ -135,7 +135,7 @@ def test_a_branch_with_exactly_the_old_losses_holds_at_any_level() -> None:
             alarmed=False,
             first_sign=353,
             from_step=352,
-            incident=SimpleNamespace(first_step=353),
+            incident=SimpleNamespace(first_step=353, kind="spike"),
             control={},
             lr_jump=None,
         )
@@ -144,3 +144,31 @@ def test_a_branch_with_exactly_the_old_losses_holds_at_any_level() -> None:
         for x in losses[352:] + shift:
             watched = watched.with_step(float(x), alarmed=False)
         assert watched.conclude(tolerance=0.01)[0] == "worked"
+
+
+@pytest.mark.parametrize(
+    ("kind", "lr_factor", "held"),
+    [("non-finite", 1.0, True), ("spike", 1.0, False), ("non-finite", 0.5, False)],
+)
+def test_a_replay_that_stays_finite_holds_though_the_level_was_low_by_chance(
+    kind: str, lr_factor: float, held: bool
+) -> None:
+    rng = np.random.default_rng(11)
+    past = 4.5 - 0.01 * np.arange(240) + rng.normal(0, 0.15, 240)
+    past[:16] += 2
+    expected = expected_loss(record_of(past), 240)
+    noise = rng.normal(0, 0.15, 24)
+    late = expected.level + 0.18 + noise - noise.mean()  # its tail alone is known to 0.09
+    case: Any = SimpleNamespace(
+        expect=expected,
+        losses=(*late, *late),
+        alarmed=False,
+        first_sign=251,
+        from_step=240,
+        incident=SimpleNamespace(first_step=251, kind=kind),
+        control={},
+        lr_jump=None,
+    )
+    trial = Trial(name="x", lr_factor=lr_factor)
+    assert trial.unchanged == (lr_factor == 1)
+    assert conclude_trial(case, trial, tolerance=0.01).held == held

@@ -68,7 +68,7 @@ def test_a_branch_is_judged_by_a_share_of_the_fall() -> None:
         alarmed=False,
         first_sign=353,
         from_step=352,
-        incident=SimpleNamespace(first_step=353, onset=353, findings=()),
+        incident=SimpleNamespace(first_step=353, kind="spike", onset=353, findings=()),
         control={353 + i: 0.3 for i in range(40)},
         seen_step=392,
         lr_jump=None,

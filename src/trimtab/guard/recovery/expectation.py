@@ -30,6 +30,8 @@ lower bound stands in where the run has not learned yet, the upper one where its
 exploded."""
 _FEWEST_FITTED = 16
 """Rows below which no line is fitted."""
+_END_OF_LINE = 1.5
+"""Variance of the end of the line over that of the median of its last third."""
 _NUMERIC = 1e-6
 """Least sigma, as a share of the largest loss: float32 does not resolve less."""
 
@@ -45,6 +47,8 @@ class Expectation:
     unit: float = math.nan
     """What tolerances are shares of: the descent of the run so far, at least 30 and at most 200
     sigma."""
+    error: float = 0.0
+    """Standard error of the level."""
 
 
 def expected_loss(
@@ -77,17 +81,19 @@ def expected_loss(
         return Expectation()
     first = column.values[rows[:_FIRST_ROWS]]
     start = max(float(np.median(first[i : i + 3])) for i in range(max(len(first) - 2, 1)))
-    level, sigma = _line(losses, start)
+    level, sigma, rows_of_level = _line(losses, start)
     calm = losses[record.step[rows[: len(losses)]] < onset]
     if not len(before) and len(calm):
         level = float(calm.mean())
     sigma = max(sigma, _NUMERIC * float(np.abs(losses).max()), float(np.finfo(np.float64).tiny))
     unit = min(max(start - level, _LEAST_UNIT * sigma), _MOST_UNIT * sigma)
-    return Expectation(level, sigma, unit)
+    return Expectation(level, sigma, unit, error=sigma / math.sqrt(rows_of_level))
 
 
-def _line(losses: NDArray[np.float64], start: float) -> tuple[float, float]:
+def _line(losses: NDArray[np.float64], start: float) -> tuple[float, float, float]:
     """Return the level at the end of a window, and the robust spread about its trend.
+
+    Third: the rows whose mean is as well known as the level.
 
     The line goes through the medians of the window's last two thirds, so that neither single
     outliers nor the steeper fall before them tilt it.
@@ -98,7 +104,7 @@ def _line(losses: NDArray[np.float64], start: float) -> tuple[float, float]:
     mean, middle = float(losses.mean()), float(np.median(losses))
     spread = floored_sigma(losses - middle, fall=start - middle)
     if len(losses) < _FEWEST_FITTED:
-        return mean, spread
+        return mean, spread, len(losses)
     third = len(losses) // 3
     recent = losses[-2 * third :]
     slope = float(np.median(recent[third:]) - np.median(recent[:third])) / third
@@ -108,5 +114,6 @@ def _line(losses: NDArray[np.float64], start: float) -> tuple[float, float]:
     noise = floored_sigma(rest - center, fall=start - center)
     # 1.2533 sigma / sqrt(n) is the standard error of a median of n
     if -slope * third <= 3 * 1.2533 * noise * math.sqrt(2 / third):
-        return mean, spread
-    return float(np.median(rest[third:])), noise
+        return mean, spread, len(losses)
+    # The slope's own error moves the end of the line by the half of a third.
+    return float(np.median(rest[third:])), noise, third / (1.2533**2 * _END_OF_LINE)

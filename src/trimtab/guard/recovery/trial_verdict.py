@@ -91,6 +91,9 @@ def conclude_trial(
     e = case.expect
     error = float(tail.std()) / math.sqrt(len(tail)) if len(tail) > 1 else e.sigma
     noise = 3 * max(error, e.sigma / math.sqrt(len(tail)))
+    if trial.unchanged and case.incident.kind == "non-finite":
+        # What is finite now has not come back: the level need not be that of a cure.
+        noise = math.hypot(noise, 3 * e.error)
     limit = e.level + tolerance * e.unit + min(noise, _NOISE_SHARE * e.unit)
     held = not case.alarmed and math.isfinite(end) and end <= limit
     level, unit = e.level, e.unit
