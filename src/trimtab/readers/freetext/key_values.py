@@ -98,6 +98,8 @@ _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 _FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.I)
 """A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
 _MIN_PARTS = 2
+_OF_A_SET = {"loss": "val_loss", "perplexity": "val_perplexity"}
+"""What is measured on either data, and its name on held-out data."""
 _SHARES = ("accuracy", "token_accuracy")
 _GAN_PAIR = frozenset({"g", "d"})
 _MAX_NAME_LENGTH = 200
@@ -364,8 +366,8 @@ class _LineParse:
         factor = _factor(found, key, suffix if attached or found.name == "step_time_s" else "")
         name = found.name
         # A line may hold both: `Validation: train loss 2.4, loss 2.5`.
-        if name == "loss" and "train" not in full and self._in_held_out(i):
-            name = "val_loss"
+        if name in _OF_A_SET and "train" not in full and self._in_held_out(i):
+            name = _OF_A_SET[name]
         elif name in _SHARES and "train" not in full and self._is_held_out_share(name):
             name = "eval_score"
         elif name in ("eval_score", "eval_error") and self._of_training(full, i):

@@ -595,13 +595,14 @@ _SCORES_ALONE = ("eval_score", "eval_error", "accuracy")
 
 def _without_loss(shapes: Sequence[Shape], marks: Marks) -> _Draft | None:
     """Return a record of steps with a learning rate or norm where no loss is logged."""
-    wanted = ("lr", "grad_norm", "loss_scale", "val_loss", "reward", *_SCORES_ALONE)
+    wanted = ("perplexity", "lr", "grad_norm", "loss_scale", "val_loss", "reward", *_SCORES_ALONE)
     counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
     for name in wanted:
         # An agent is counted by its episodes, too, and may say so on a line nearby.
         of_agent = name == "reward"
+        of_epochs = of_agent or name == "perplexity" or name in _SCORES_ALONE
         # An evaluation may name its step by its place alone: `Eval @ 500`.
-        by_place = of_agent or name == "val_loss" or name in _SCORES_ALONE
+        by_place = of_epochs or name == "val_loss"
         found = choose_main(shapes if by_place else counting, name)
         if found is None:
             continue
@@ -610,7 +611,7 @@ def _without_loss(shapes: Sequence[Shape], marks: Marks) -> _Draft | None:
             continue
         draft = _draft(key, name, main, shapes, marks)
         repeated = draft.rows.num >= _MIN_REPEATS * draft.rows.num_skeletons
-        counted_by = ("step", "epoch") if of_agent or name in _SCORES_ALONE else ("step",)
+        counted_by = ("step", "epoch") if of_epochs else ("step",)
         if draft.position.axis in counted_by and repeated and draft.rows.num >= _MIN_ROWS_BY_PLACE:
             draft.notes.append("no training loss is logged")
             return draft
