@@ -271,6 +271,15 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
     ),
     DomainWord(
         "rl",
+        "episode_length",
+        "steps",
+        "none",
+        "Steps of an agent's episodes; whether long ones are good depends on the task.",
+        "episode_length|ep_len_mean|eplenmean|rollout/ep_len_mean|ep_length|episode_len|ep_len|"
+        "mean_episode_length|episode_length_mean|charts/episodic_length|episodic_length",
+    ),
+    DomainWord(
+        "rl",
         "rollout_mismatch",
         "nats/token",
         "up",

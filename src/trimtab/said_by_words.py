@@ -7,7 +7,7 @@ its words is: a word that nobody knows (`max`, `std`, `format`) may turn it into
 
 import re
 
-__all__ = ["is_mean_score", "said_by_words"]
+__all__ = ["is_length", "is_mean_score", "said_by_words"]
 
 _MOST_CHARS = 60
 _MOST_WORDS = 8
@@ -20,7 +20,12 @@ def _set(words: str) -> frozenset[str]:
 _SETS = _set("val valid validation eval evaluation test testing dev holdout")
 _TRAIN = frozenset({"train", "training", "trn"})
 _TOTAL = frozenset({"total", "overall", "sum"})
-_MEAN = _set("mean avg average averaged running moving rolling smoothed last past recent")
+_MEAN = _set(
+    "mean avg average averaged running moving rolling smoothed last past recent moyen moyenne media "
+    "medio promedio durchschnittlicher durchschnittliche mittlerer mittlere"
+)
+_OVER_SOME = re.compile(r"\((?:\D*\b(?:last|past|over|of|avg|mean|window)\b)?[^()]*\d\d[^()]*\)")
+"""A bracket that says over how many a mean is taken: `(100 ep)`, `(last 20)`."""
 _OVER = frozenset({"over", "of", "the", "in", "per", "for", "window", "all", "raw"})
 _EPISODE = _set(
     "episode episodes episodic ep eps game games rollout rollouts cumulative cum "
@@ -29,6 +34,7 @@ _EPISODE = _set(
 _LOSS = frozenset({"loss", "losses"})
 _REWARD = frozenset({"reward", "rewards", "return", "returns", "rew"})
 _SCORE = frozenset({"score", "scores"})
+_LENGTH = frozenset({"length", "lengths", "len"})
 _OF_REWARD = _MEAN | _OVER | _EPISODE | _TOTAL | _TRAIN
 _GENERATOR = frozenset({"g", "gen", "generator"})
 _DISCRIMINATOR = frozenset({"d", "dis", "disc", "discriminator"})
@@ -102,9 +108,21 @@ def is_mean_score(text: str) -> bool:
     if named & _SCORE and named - _SCORE <= _OF_REWARD:
         return True
     unknown = named - _REWARD - _OF_REWARD
-    return bool(
-        named & _REWARD and named & (_MEAN | _TOTAL) and len(unknown) == 1
-    ) and unknown.isdisjoint(_OF_NO_REWARD)
+    is_mean = named & (_MEAN | _TOTAL) or _OVER_SOME.search(text)
+    return bool(named & _REWARD and is_mean and len(unknown) == 1) and unknown.isdisjoint(
+        _OF_NO_REWARD
+    )
+
+
+def is_length(text: str) -> bool:
+    """Whether a normalised key is a length, or a mean of some, such as of an agent's episodes.
+
+    Example:
+        >>> [is_length(k) for k in ("last length", "average length", "sequence length")]
+        [True, True, False]
+    """
+    named = frozenset(_words_of(text))
+    return bool(named & _LENGTH) and named - _LENGTH <= _MEAN | _OVER | _EPISODE
 
 
 _OF_NO_REWARD = _OF_NO_OUTPUT | _set(
@@ -115,7 +133,9 @@ _OF_NO_REWARD = _OF_NO_OUTPUT | _set(
 
 def _is_numbered(text: str, named: frozenset[str]) -> bool:
     """Whether a number says which of several it is, and not over how many a mean is taken."""
-    return not named & _MEAN and any(c.isdigit() for c in text)
+    if named & _MEAN or not any(c.isdigit() for c in text):
+        return False
+    return any(c.isdigit() for c in _OVER_SOME.sub("", text))
 
 
 def _loss(named: frozenset[str]) -> str | None:

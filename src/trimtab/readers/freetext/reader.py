@@ -41,16 +41,20 @@ _ANY_LOSS = (
     rb"|\b(?:training|valid\w{0,20})'s \w{1,30}: ?-?\d"
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
+_VALUE_BEHIND = r"(?:\W{1,4}|[ _(][^\n:=|,]{0,40}[:=]\W{0,3})-?\d"
+"""What stands behind a word that names a value: `: 5`, ` (mean of 100) = 5`."""
 _ANY_REWARD = re.compile(
-    r"\b(?:rewards?|fitness)\W{1,4}-?\d|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d|\bep(?:isode)?\b[^\n]{0,80}\b(?:score|return)\W{1,4}-?\d"
-    r"|\b(?:score|return)\W{1,4}-?\d[^\n]{0,80}\bepisode\b",
+    rf"(?<![A-Za-z])(?:rewards?|fitness){_VALUE_BEHIND}"
+    r"|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d"
+    rf"|\bep(?:isode)?\b[^\n]{{0,80}}\b(?:score|return|length){_VALUE_BEHIND}"
+    rf"|\b(?:score|return){_VALUE_BEHIND}[^\n]{{0,80}}\bepisode\b",
     re.IGNORECASE,
 )
 MOST_KEYS = 64
 """Unknown keys that are told, the most frequent ones."""
 _FEWEST_BARS = 8
 """Rows below which every state of a progress bar is one."""
-_FEWEST_REWARDS = 10
+_FEWEST_REWARDS = 5
 """Of an agent that logs no loss: as many rewards as make a record."""
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 _KINDS: Mapping[str, Kind] = {"step": "step", "epoch": "epoch"}
