@@ -640,7 +640,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "down",
         "Accuracy on the training data, or of a set that the log does not name.",
         "accuracy|acc|train_accuracy|train/accuracy|train_acc|train/acc|training_accuracy|"
-        "accuracy/train|acc/train|top1|acc1|acc@1|train_top1",
+        "accuracy/train|acc/train|top1|acc1|acc@1|train_top1|prec1|prec@1|train_prec1|train_prec@1",
     ),
     DomainWord(
         "sft",

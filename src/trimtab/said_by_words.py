@@ -42,13 +42,20 @@ _LR = (frozenset({"lr"}), frozenset({"learning", "rate"}))
 _OF_A_NET = _GENERATOR | _DISCRIMINATOR | {"critic", "actor", "encoder", "decoder", "current"}
 _ACCURACY = frozenset({"acc", "accuracy", "accs", "accuracies"})
 _METRICS = _ACCURACY | _set(
-    "f iou miou map dice jaccard auc auroc aupr auprc prauc precision recall bleu "
-    "rouge meteor cider psnr ssim mcc kappa ndcg mrr sensitivity specificity"
+    "f iou miou map dice dsc jaccard auc auroc aupr auprc prauc precision prec recall bleu "
+    "rouge meteor cider psnr ssim mcc kappa ndcg mrr hit hits hr sensitivity specificity"
 )
 """Scores that are better when higher, and mean little without the set that they are of."""
+_AT_TOP = re.compile(r"\btop ?\d")
+_RANKING = re.compile(
+    r"(?:mean |avg )?(?:precision|recall|rec|ndcg|map|mrr|hits?|hit ratio|hit rate|hr) ?@ ?(?:\d+|k)"
+)
+"""What a ranking is worth among its first k: held-out data alone is ranked. `prec@1` is what
+classifiers call their accuracy."""
+_OF_SET = re.compile(rf"(?:{'|'.join(sorted(_SETS))})[ /]")
 _OF_A_METRIC = _MEAN | _set(
     "macro micro weighted balanced overall epoch score scores coefficient coef coeff index "
-    "top k at binary categorical sparse multiclass"
+    "top k at ratio binary categorical sparse multiclass"
 )
 _OF_NO_OUTPUT = _set(
     "best max min std var loss losses error err time threshold count num lr rate step "
@@ -156,7 +163,11 @@ def _loss(named: frozenset[str]) -> str | None:
 def _metric(text: str, words: list[str]) -> str | None:
     named = frozenset(words)
     of_metric = named - _METRICS
-    if of_metric == named or ("f" in named and not re.search(r"\bf1", text)):
+    of_set = _OF_SET.match(text)
+    if _RANKING.fullmatch(text, 0 if of_set is None else of_set.end()):
+        return "eval_score"
+    known = of_metric != named or _AT_TOP.search(text)
+    if not known or ("f" in named and not re.search(r"\bf1", text)):
         return None
     if not named & _SETS:
         known = named & _ACCURACY and of_metric <= _OF_A_METRIC | _TRAIN

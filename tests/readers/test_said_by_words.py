@@ -149,3 +149,21 @@ def test_validation_goes_before_test_in_text(tmp_path: Path) -> None:
     )
     record = read_run(path)
     assert record.keys["val_loss"] == "val loss"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "val_prec", "eval_prec1", "test_prec@5", "val_hr", "val/hit_ratio@10", "test_top5", "val_dsc",
+        "recall@50", "hits@3", "hit_ratio@10", "ndcg@k", "validation/main/bleu",
+    ],
+)  # fmt: skip
+def test_a_metric_of_a_set_or_of_a_ranking_is_a_score(tmp_path: Path, key: str) -> None:
+    record = read(tmp_path, {"train_loss": LOSS, key: SCORE})
+    assert has(record, "eval_score", SCORE)
+    assert record.keys["eval_score"] == key
+
+
+@pytest.mark.parametrize("key", ["val_rec", "cache_hit_rate", "val_hit_count", "hits", "prec@1"])
+def test_what_may_be_another_quantity_is_no_score(tmp_path: Path, key: str) -> None:
+    assert "eval_score" not in read(tmp_path, {"train_loss": LOSS, key: SCORE}).columns

@@ -43,6 +43,8 @@ _TRAIN = frozenset(
 _NO_MEANING = frozenset({"batch", "step", "iter", "iteration", "avg", "mean", "micro"})
 _EXPORTED = re.compile(r"^.+ - (?=\S)")
 """What W&B's CSV export puts before a key: the name of the run."""
+_UNSAYING = re.compile(r"/main/", re.IGNORECASE)
+"""Part of a path that says nothing: `validation/main/bleu`, as Chainer calls its optimizer."""
 _SUFFIX = re.compile(r"(?:\.(?:[ct]sv|txt|jsonl?|np[yz]|gz|zst|xz|bz2))+$", re.IGNORECASE)
 """What a file is called behind its name."""
 _RANK_PART = re.compile(
@@ -332,6 +334,7 @@ def signal_of_tag(tag: str) -> str | None:
     if "rank" in tag.lower():
         # Ranks log the same signals under names of their own.
         tag = _RANK_PART.sub("", tag).strip("/_. ") or tag
+    tag = _UNSAYING.sub("/", tag)
     name = canonical(tag)
     if name is not None:
         return name

@@ -60,6 +60,13 @@ _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 _KINDS: Mapping[str, Kind] = {"step": "step", "epoch": "epoch"}
 # Not three digits behind the comma: `1,234` may be a thousand.
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
+_JOINED_LOSS = re.compile(r"(?<![A-Za-z])loss_[-+]?(?:\d+\.\d|nan\b|inf\b)", re.IGNORECASE)
+_JOINED = re.compile(
+    r"(?<=[A-Za-z])_(?=[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?:[\s:,;|)\]]|$))",
+    re.IGNORECASE,
+)
+"""What joins a name to its value in a log whose losses read `loss_2.5`."""
+_FEWEST_JOINED = 3
 _DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
 
 
@@ -124,6 +131,8 @@ class TextReader:
         in_english = None if all_given() else translator(sample.lines)
         if in_english is not None:
             one_by_one = map(in_english, one_by_one)
+        if len(_JOINED_LOSS.findall(sample.text)) >= _FEWEST_JOINED:
+            one_by_one = (_JOINED.sub(" ", line) for line in one_by_one)
         shown_lines = _pieces(one_by_one) if "\b" in sample.text else one_by_one
         shapes.see(last_states(shown_lines, every_state=every_state))
         notes = lines.notes()
