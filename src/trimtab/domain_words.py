@@ -55,7 +55,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "critic/score/mean|critic/rewards/mean|critic/score|objective/scores|"
         "objective/rlhf_reward|env/reward_mean|ppo/mean_scores|rollout/reward_mean|"
         "rollout/reward|reward/all/mean|train/rewards|rollout/ep_rew_mean|ep_rew_mean|"
-        "episode_reward_mean|mean_episode_reward|eprewmean|episode_reward|episode_return|"
+        "episode_reward_mean|mean_episode_reward|eprewmean|eprew|episode_reward|episode_return|"
         "episodic_return|charts/episodic_return|episode_rewards|ep_reward|ep_return|"
         "mean_return|average_return|return|returns|rollout/return|train/episode_reward|"
         "episode/reward|episode/return|rollout/episodic_return|ep_rew|total_reward|"

@@ -19,7 +19,7 @@ def _set(words: str) -> frozenset[str]:
 
 _SETS = _set("val valid validation eval evaluation test testing dev holdout")
 _TRAIN = frozenset({"train", "training", "trn"})
-_TOTAL = frozenset({"total", "overall", "sum"})
+_TOTAL = frozenset({"total", "tot", "overall", "sum"})
 _MEAN = _set(
     "mean avg average averaged running moving rolling smoothed last past recent moyen moyenne media "
     "medio promedio durchschnittlicher durchschnittliche mittlerer mittlere"
@@ -160,14 +160,21 @@ def _loss(named: frozenset[str]) -> str | None:
     return None
 
 
+def _domain(words: list[str]) -> frozenset[str]:
+    """Return the word for one of two domains in front of a set: `target_val_acc`, no goal."""
+    two = words[0] in ("source", "target") and words[1:2] and words[1] in _SETS | _TRAIN
+    return frozenset(words[:1] if two else ())
+
+
 def _metric(text: str, words: list[str]) -> str | None:
     named = frozenset(words)
-    of_metric = named - _METRICS
+    named -= _domain(words)
     of_set = _OF_SET.match(text)
     if _RANKING.fullmatch(text, 0 if of_set is None else of_set.end()):
         return "eval_score"
-    known = of_metric != named or _AT_TOP.search(text)
-    if not known or ("f" in named and not re.search(r"\bf1", text)):
+    of_metric = named - _METRICS
+    is_known = of_metric != named or _AT_TOP.search(text) is not None
+    if not is_known or ("f" in named and not re.search(r"\bf1", text)):
         return None
     if not named & _SETS:
         known = named & _ACCURACY and of_metric <= _OF_A_METRIC | _TRAIN

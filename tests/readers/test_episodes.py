@@ -125,3 +125,16 @@ def test_a_length_beside_a_reward_is_the_episode_s(tmp_path: Path) -> None:
     assert record.columns["episode_length"].logged().tolist() == [37 * i for i in range(N)]
     record = read_run(write(tmp_path, "Episode {i} score: {r} memory length: {n}"))
     assert "episode_length" not in record.columns
+
+
+def test_the_same_mean_on_lines_of_its_own_does_not_take_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "run.log"
+    lines = [f"Step {1000 * i} | Avg Reward (last 10): {r} | x: 0.2" for i, r in enumerate(RETURNS)]
+    best = [f"  saved the best model (avg reward: {r})" for r in RETURNS]
+    text = "\n".join(
+        f"{line}\n{told}" if i % 3 == 0 else line
+        for i, (line, told) in enumerate(zip(lines, best, strict=True))
+    )
+    path.write_text(text + "\n")
+    record = read_run(path)
+    assert record.columns["reward"].logged().tolist() == RETURNS

@@ -593,14 +593,18 @@ def _believed(draft: _Draft, are_records: AreRecords) -> bool:
 
 _SCORES_ALONE = ("eval_score", "eval_error", "accuracy")
 """What a log may hold alone, an epoch a line."""
+_ALONE = (
+    *("perplexity", "lr", "grad_norm", "loss_scale", "val_loss", "reward"),
+    *_SCORES_ALONE,
+    "episode_length",
+)
+"""What gives the rows of a log without a loss, the first that it has."""
 
 
 def _without_loss(shapes: Sequence[Shape], marks: Marks) -> _Draft | None:
     """Return a record of steps with a learning rate or norm where no loss is logged."""
-    wanted = ("perplexity", "lr", "grad_norm", "loss_scale", "val_loss", "reward", *_SCORES_ALONE)
-    wanted = (*wanted, "episode_length")
     counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
-    for name in wanted:
+    for name in _ALONE:
         # An agent is counted by its episodes, too, and may say so on a line nearby.
         of_agent = name in ("reward", "episode_length")
         of_epochs = of_agent or name == "perplexity" or name in _SCORES_ALONE
