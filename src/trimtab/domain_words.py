@@ -55,7 +55,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "critic/score/mean|critic/rewards/mean|critic/score|objective/scores|"
         "objective/rlhf_reward|env/reward_mean|ppo/mean_scores|rollout/reward_mean|"
         "rollout/reward|reward/all/mean|train/rewards|rollout/ep_rew_mean|ep_rew_mean|"
-        "episode_reward_mean|mean_episode_reward|eprewmean|episode_reward|episode_return|"
+        "episode_reward_mean|mean_episode_reward|eprewmean|eprew|episode_reward|episode_return|"
         "episodic_return|charts/episodic_return|episode_rewards|ep_reward|ep_return|"
         "mean_return|average_return|return|returns|rollout/return|train/episode_reward|"
         "episode/reward|episode/return|rollout/episodic_return|ep_rew|total_reward|"
@@ -268,6 +268,15 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Share of actions that are drawn at random; it is scheduled to fall.",
         "epsilon|eps|exploration_rate|rollout/exploration_rate|exploration|eps_threshold|"
         "explore_rate|epsilon_greedy|exploration_epsilon",
+    ),
+    DomainWord(
+        "rl",
+        "episode_length",
+        "steps",
+        "none",
+        "Steps of an agent's episodes; whether long ones are good depends on the task.",
+        "episode_length|ep_len_mean|eplenmean|rollout/ep_len_mean|ep_length|episode_len|ep_len|"
+        "mean_episode_length|episode_length_mean|charts/episodic_length|episodic_length",
     ),
     DomainWord(
         "rl",
@@ -631,7 +640,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "down",
         "Accuracy on the training data, or of a set that the log does not name.",
         "accuracy|acc|train_accuracy|train/accuracy|train_acc|train/acc|training_accuracy|"
-        "accuracy/train|acc/train|top1|acc1|acc@1|train_top1",
+        "accuracy/train|acc/train|top1|acc1|acc@1|train_top1|prec1|prec@1|train_prec1|train_prec@1",
     ),
     DomainWord(
         "sft",

@@ -7,7 +7,7 @@ its words is: a word that nobody knows (`max`, `std`, `format`) may turn it into
 
 import re
 
-__all__ = ["is_mean_score", "said_by_words"]
+__all__ = ["is_length", "is_mean_score", "said_by_words"]
 
 _MOST_CHARS = 60
 _MOST_WORDS = 8
@@ -19,8 +19,13 @@ def _set(words: str) -> frozenset[str]:
 
 _SETS = _set("val valid validation eval evaluation test testing dev holdout")
 _TRAIN = frozenset({"train", "training", "trn"})
-_TOTAL = frozenset({"total", "overall", "sum"})
-_MEAN = _set("mean avg average averaged running moving rolling smoothed last past recent")
+_TOTAL = frozenset({"total", "tot", "overall", "sum"})
+_MEAN = _set(
+    "mean avg average averaged running moving rolling smoothed last past recent moyen moyenne media "
+    "medio promedio durchschnittlicher durchschnittliche mittlerer mittlere"
+)
+_OVER_SOME = re.compile(r"\((?:\D*\b(?:last|past|over|of|avg|mean|window)\b)?[^()]*\d\d[^()]*\)")
+"""A bracket that says over how many a mean is taken: `(100 ep)`, `(last 20)`."""
 _OVER = frozenset({"over", "of", "the", "in", "per", "for", "window", "all", "raw"})
 _EPISODE = _set(
     "episode episodes episodic ep eps game games rollout rollouts cumulative cum "
@@ -29,6 +34,7 @@ _EPISODE = _set(
 _LOSS = frozenset({"loss", "losses"})
 _REWARD = frozenset({"reward", "rewards", "return", "returns", "rew"})
 _SCORE = frozenset({"score", "scores"})
+_LENGTH = frozenset({"length", "lengths", "len"})
 _OF_REWARD = _MEAN | _OVER | _EPISODE | _TOTAL | _TRAIN
 _GENERATOR = frozenset({"g", "gen", "generator"})
 _DISCRIMINATOR = frozenset({"d", "dis", "disc", "discriminator"})
@@ -36,13 +42,20 @@ _LR = (frozenset({"lr"}), frozenset({"learning", "rate"}))
 _OF_A_NET = _GENERATOR | _DISCRIMINATOR | {"critic", "actor", "encoder", "decoder", "current"}
 _ACCURACY = frozenset({"acc", "accuracy", "accs", "accuracies"})
 _METRICS = _ACCURACY | _set(
-    "f iou miou map dice jaccard auc auroc aupr auprc prauc precision recall bleu "
-    "rouge meteor cider psnr ssim mcc kappa ndcg mrr sensitivity specificity"
+    "f iou miou map dice dsc jaccard auc auroc aupr auprc prauc precision prec recall bleu "
+    "rouge meteor cider psnr ssim mcc kappa ndcg mrr hit hits hr sensitivity specificity"
 )
 """Scores that are better when higher, and mean little without the set that they are of."""
+_AT_TOP = re.compile(r"\btop ?\d")
+_RANKING = re.compile(
+    r"(?:mean |avg )?(?:precision|recall|rec|ndcg|map|mrr|hits?|hit ratio|hit rate|hr) ?@ ?(?:\d+|k)"
+)
+"""What a ranking is worth among its first k: held-out data alone is ranked. `prec@1` is what
+classifiers call their accuracy."""
+_OF_SET = re.compile(rf"(?:{'|'.join(sorted(_SETS))})[ /]")
 _OF_A_METRIC = _MEAN | _set(
     "macro micro weighted balanced overall epoch score scores coefficient coef coeff index "
-    "top k at binary categorical sparse multiclass"
+    "top k at ratio binary categorical sparse multiclass"
 )
 _OF_NO_OUTPUT = _set(
     "best max min std var loss losses error err time threshold count num lr rate step "
@@ -102,9 +115,21 @@ def is_mean_score(text: str) -> bool:
     if named & _SCORE and named - _SCORE <= _OF_REWARD:
         return True
     unknown = named - _REWARD - _OF_REWARD
-    return bool(
-        named & _REWARD and named & (_MEAN | _TOTAL) and len(unknown) == 1
-    ) and unknown.isdisjoint(_OF_NO_REWARD)
+    is_mean = named & (_MEAN | _TOTAL) or _OVER_SOME.search(text)
+    return bool(named & _REWARD and is_mean and len(unknown) == 1) and unknown.isdisjoint(
+        _OF_NO_REWARD
+    )
+
+
+def is_length(text: str) -> bool:
+    """Whether a normalised key is a length, or a mean of some, such as of an agent's episodes.
+
+    Example:
+        >>> [is_length(k) for k in ("last length", "average length", "sequence length")]
+        [True, True, False]
+    """
+    named = frozenset(_words_of(text))
+    return bool(named & _LENGTH) and named - _LENGTH <= _MEAN | _OVER | _EPISODE
 
 
 _OF_NO_REWARD = _OF_NO_OUTPUT | _set(
@@ -115,7 +140,9 @@ _OF_NO_REWARD = _OF_NO_OUTPUT | _set(
 
 def _is_numbered(text: str, named: frozenset[str]) -> bool:
     """Whether a number says which of several it is, and not over how many a mean is taken."""
-    return not named & _MEAN and any(c.isdigit() for c in text)
+    if named & _MEAN or not any(c.isdigit() for c in text):
+        return False
+    return any(c.isdigit() for c in _OVER_SOME.sub("", text))
 
 
 def _loss(named: frozenset[str]) -> str | None:
@@ -133,10 +160,21 @@ def _loss(named: frozenset[str]) -> str | None:
     return None
 
 
+def _domain(words: list[str]) -> frozenset[str]:
+    """Return the word for one of two domains in front of a set: `target_val_acc`, no goal."""
+    two = words[0] in ("source", "target") and words[1:2] and words[1] in _SETS | _TRAIN
+    return frozenset(words[:1] if two else ())
+
+
 def _metric(text: str, words: list[str]) -> str | None:
     named = frozenset(words)
+    named -= _domain(words)
+    of_set = _OF_SET.match(text)
+    if _RANKING.fullmatch(text, 0 if of_set is None else of_set.end()):
+        return "eval_score"
     of_metric = named - _METRICS
-    if of_metric == named or ("f" in named and not re.search(r"\bf1", text)):
+    is_known = of_metric != named or _AT_TOP.search(text) is not None
+    if not is_known or ("f" in named and not re.search(r"\bf1", text)):
         return None
     if not named & _SETS:
         known = named & _ACCURACY and of_metric <= _OF_A_METRIC | _TRAIN

@@ -572,7 +572,10 @@ SIGNALS: tuple[Signal, ...] = (
         bad="up",
         scale="log",
         doc="exp(loss); Inf where it would overflow.",
-        aliases=("perplexity", "ppl", "lm loss ppl", "train/ppl"),
+        aliases=_listed(
+            "perplexity|ppl|lm loss ppl|train/ppl|train_ppl|train/perplexity|train_perplexity|"
+            "training_ppl|training/ppl|training_perplexity|training/perplexity"
+        ),
     ),
     Signal(
         name="val_perplexity",

@@ -149,3 +149,42 @@ def test_validation_goes_before_test_in_text(tmp_path: Path) -> None:
     )
     record = read_run(path)
     assert record.keys["val_loss"] == "val loss"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "val_prec", "eval_prec1", "test_prec@5", "val_hr", "val/hit_ratio@10", "test_top5", "val_dsc",
+        "recall@50", "hits@3", "hit_ratio@10", "ndcg@k", "validation/main/bleu",
+    ],
+)  # fmt: skip
+def test_a_metric_of_a_set_or_of_a_ranking_is_a_score(tmp_path: Path, key: str) -> None:
+    record = read(tmp_path, {"train_loss": LOSS, key: SCORE})
+    assert has(record, "eval_score", SCORE)
+    assert record.keys["eval_score"] == key
+
+
+@pytest.mark.parametrize("key", ["val_rec", "cache_hit_rate", "val_hit_count", "hits", "prec@1"])
+def test_what_may_be_another_quantity_is_no_score(tmp_path: Path, key: str) -> None:
+    assert "eval_score" not in read(tmp_path, {"train_loss": LOSS, key: SCORE}).columns
+
+
+def test_of_two_domains_each_set_is_its_own(tmp_path: Path) -> None:
+    columns = {"train_loss": LOSS, "source_train_acc": SCORE[::-1], "target_val_acc": SCORE}
+    record = read(tmp_path, columns)
+    assert has(record, "eval_score", SCORE)
+    assert has(record, "accuracy", SCORE[::-1])
+    assert "eval_score" not in read(tmp_path, {"train_loss": LOSS, "target_acc": SCORE}).columns
+
+
+def test_a_total_by_its_short_name_goes_before_its_parts(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(
+            f"Epoch {i} train Loc Loss: {x:.4f} Cls Loss: {x:.4f} Tot Loss: {2 * x:.4f} Accu :0.1\n"
+            for i, x in enumerate(LOSS)
+        )
+    )
+    record = read_run(path)
+    assert record.keys["loss"] == "tot loss"
+    assert record.columns["loss"].values == pytest.approx(2 * np.array(LOSS), abs=1e-4)

@@ -1,5 +1,6 @@
 """JSONL and CSV: keys, missing against NaN, steps, restarts, broken lines."""
 
+import gzip
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -518,3 +519,23 @@ def test_an_epoch_that_is_infinite_counts_no_rows(tmp_path: Path) -> None:
     lines = [f"{{'loss': {2 - i / 10}, 'epoch': -1e999}}\n" for i in range(3)]
     record = read_as(tmp_path, "".join(lines))
     assert (record.axis, record.num_rows) == ("row", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "signal"),
+    [
+        ("run-.-tag-loss.csv", "loss"),
+        ("run-model_v1.5-tag-epoch_val_loss.csv", "val_loss"),
+        ("run-a-tag-optim_0.lr.csv.gz", "lr"),
+    ],
+)
+def test_a_point_in_the_name_of_a_run_is_no_end_of_it(
+    tmp_path: Path, name: str, signal: str
+) -> None:
+    rows = "".join(f"1575618724.{i},{10 * i},{2.8 - i / 50}\n" for i in range(40))
+    text = f"Wall time,Step,Value\n{rows}".encode()
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    record = read_run(path)
+    assert record.columns[signal].values[0] == 2.8
+    assert (record.axis, record.num_rows) == ("step", 40)

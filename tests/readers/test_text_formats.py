@@ -475,3 +475,17 @@ def test_two_evaluations_behind_each_epoch_are_held_out_by_the_first(tmp_path: P
     record = read_run(path)
     assert (record.axis, record.num_loss_rows) == ("epoch", 12)
     assert record.columns["val_loss"].logged()[0] == pytest.approx(0.6 + 2 * 0.8)
+
+
+def test_names_joined_to_their_values(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    lines = [f"step_{78540 + 20 * i}:\tloss_{-4.1 - i / 100:.9f}" for i in range(20)]
+    lines[12] = "step_78780:\tloss_4191.683593750"
+    lines[15] = "step_78840:\tloss_nan"
+    path.write_text("\n".join(lines) + "\n")
+    record = read_run(path)
+    assert (record.axis, record.num_loss_rows) == ("step", 20)
+    assert record.step[:2].tolist() == [78540.0, 78560.0]
+    losses = record.columns["loss"].values
+    assert losses[[0, 12]].tolist() == [-4.1, 4191.68359375]
+    assert math.isnan(losses[15])

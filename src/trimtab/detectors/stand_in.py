@@ -39,6 +39,8 @@ RUNAWAY = 30.0
 EIGHTHS = 8
 FEWEST_ROWS = 32
 _GAME_LOSSES = ("generator_loss", "discriminator_loss")
+_DISTANCES = frozenset((None, "loss", "val_loss", "perplexity", "val_perplexity"))
+"""What a key names that is read as the loss: itself, or what it is the logarithm of."""
 _OF_AN_AGENT = frozenset(("reward", "policy_loss", "value_loss", "explained_variance", "update_kl"))
 _OF_VALUES = re.compile(r"(?<![a-z])(?:td|q|qf|dqn|bellman)\d?(?![a-z])")
 """Words of the loss of a net of values, which begins at next to nothing and grows."""
@@ -77,7 +79,7 @@ def is_distance(record: RunRecord) -> bool:
         "exploration" in record.columns or _OF_VALUES.search(normalise(key))
     ):
         return False
-    if canonical(key) not in (None, "loss", "val_loss") or is_of_a_game(key) or is_of_an_agent(key):
+    if canonical(key) not in _DISTANCES or is_of_a_game(key) or is_of_an_agent(key):
         return False
     return not ("reward" in record.columns and "value_loss" in record.columns)
 

@@ -12,7 +12,7 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | JSON lines, CSV            | `jsonl`, `csv_table` over `table`, `table_axis`             |
 | numbers without names      | `bare_table` over `table`                                   |
 | HF's and MLPerf's output   | `hf_stdout`, `mllog` over `table`, `table_axis`             |
-| one JSON document          | `json_document`, `long_form`                                |
+| one JSON document          | `json_document`, `long_form`, `catboost`                    |
 | TensorBoard event files    | `tensorboard` over `tfevents`, `tfrecord`, `crc32c`         |
 | W&B offline runs           | `wandb` over `leveldb_log`                                  |
 | MLflow, trackio            | `mlflow`, `sqlite_store`                                    |

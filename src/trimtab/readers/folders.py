@@ -5,6 +5,7 @@
     wandb/run-DATE-ID/{run-ID.wandb, files/, logs/}         one run a folder
     outputs/DATE/TIME/{.hydra/, main.log, ...}              one run a folder
     LOGDIR/{train, validation}/events...                    one run; event files of a folder, too
+    catboost_info/{catboost_training.json, learn/, ...}     one run
     journal.jsonl + signals/, meta.yaml + metrics/          a run of trimtab, of MLflow
 
 Where a tracker has written the same run in several forms, the fullest is tried first and the others
@@ -46,6 +47,7 @@ _NO_LOGS = re.compile(
 named is read."""
 _HF_CHECKPOINT = re.compile(r"checkpoint-(\d+)")
 _HISTORY = "trainer_state.json"
+_OF_BOOSTING = "catboost_training.json"
 _WANDB_RUN = re.compile(r"(?:offline-)?run-\d{8}_\d{6}-\w+")
 
 
@@ -134,7 +136,7 @@ def _of_directory(
     count.num_skipped += len(files) - len(logs)
     events = event_files_among(logs)
     rest = [f for f in logs if f not in events]
-    for special in (_of_hugging_face, _of_wandb, _of_lightning, _of_split_events):
+    for special in (_of_hugging_face, _of_catboost, _of_wandb, _of_lightning, _of_split_events):
         found = special(here, folders, rest, events)
         if found is not None:
             runs, used = found
@@ -176,6 +178,21 @@ def _of_hugging_face(
     others = [f for f in files if f.name not in (_HISTORY, "trainer_log.jsonl")]
     runs = [RunFiles(source, tuple(choices)), *(_one(f) for f in others)]
     return runs, {*files, *numbered, *beside}
+
+
+def _of_catboost(
+    here: Path, folders: Sequence[Path], files: Sequence[Path], events: Sequence[Path]
+) -> _Found:
+    """Read CatBoost's `catboost_info`: its document, else the table of the training error."""
+    whole = here / _OF_BOOSTING
+    if whole not in files:
+        return None
+    tables = [f for f in files if f.name in ("learn_error.tsv", "test_error.tsv", "time_left.tsv")]
+    beside = [f for f in folders if f.name in ("learn", "tmp") or is_validation_word(f.name)]
+    learned = [(f,) for f in tables if f.name == "learn_error.tsv"]
+    run = RunFiles(whole, ((whole,), *learned))
+    others = [f for f in files if f not in (whole, *tables)]
+    return [run, *(_one(f) for f in others)], {*files, *beside, *events}
 
 
 def _of_wandb(

@@ -7,6 +7,7 @@
     {"lm loss": {"start_step": 1, "step_interval": 5, "values": {"1": 2.0, ...}}, ...}
     {"lm loss": {"1": 2.0, "5": 1.9, ...}}                              values by step (Megatron)
     {"loss": [[1, 2.0], ...]}, {"loss": {"steps": [...], "values": [...]}}    series (Sacred, ...)
+    {"meta": {...}, "iterations": [{"learn": [0.68], ...}, ...]}        rows of `catboost`
 
 Python's own print of one (`{'loss': nan, ...}`) is read, too. The largest such part with a known
 name is the run. In values by step, the string "nan" means that nothing was recorded: those files are
@@ -15,8 +16,9 @@ filled up to a fixed length. A list of rows that was cut off while it was writte
 
 import json
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ import orjson
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
+from trimtab.readers.catboost import boosting_rows
+from trimtab.readers.given_columns import all_given, columns_given
 from trimtab.readers.jsonl import as_json, flatten
 from trimtab.readers.long_form import (
     LongForm,
@@ -51,11 +55,15 @@ _OPENING = re.compile(r"\s*(?:\{\s*[\"']|\[\s*(?:[\[{]|-?\d[\d.eE+-]*\s*,))")
 """An object's first key, a list's first row or number; not a time stamp in brackets."""
 _LABEL = re.compile(rb"\s*[A-Za-z][\w ]{0,40}\s?[:=]\s?(?=\{\s*[\"'])")
 """What a program prints in front of a document: `train history: {'loss': [...], ...}`."""
-_SIGNS = re.compile(r'"log_history"\s*:\s*\[|"(?:start_step|step_interval)"\s*:')
+_SIGNS = re.compile(
+    r'"log_history"\s*:\s*\[|"(?:start_step|step_interval)"\s*:|"learn_metrics"\s*:\s*\['
+)
+_META = re.compile(r'\s*\{\s*"meta"\s*:\s*(?=\{)')
+"""What a document begins with that says above its rows what their values are."""
 _LOSS_KEY = re.compile(
     r"([\"'])[^\"']{0,40}loss[^\"']{0,20}\1\s*:\s*(?:[\[{\d]|nan|inf)", re.IGNORECASE
 )
-_FORMATS = {"log_history": "hf-trainer-state", "values": "golden-values"}
+_FORMATS = {"log_history": "hf-trainer-state", "values": "golden-values", "learn": "catboost"}
 
 
 class JsonDocumentReader:
@@ -102,9 +110,12 @@ class JsonDocumentReader:
             )
         table = LogTable(str(path), _FORMATS.get(found.name, self.name))
         table.notes.extend(notes)
-        _FILL[found.kind](table, found.part)
-        table.settle_problems([], "a number")
-        return table.to_record(columnar=False)
+        # What a person says of a column goes before what the document says.
+        said = found.meanings and not all_given()
+        with columns_given(found.meanings) if said else nullcontext():
+            _FILL[found.kind](table, found.part)
+            table.settle_problems([], "a number")
+            return table.to_record(columnar=False)
 
 
 @dataclass(frozen=True)
@@ -116,6 +127,8 @@ class _Found:
     """Its key; `values` for values by step."""
     part: object
     size: int
+    meanings: Mapping[str, str] = field(default_factory=dict)
+    """Canonical name -> key, where the document says what its values are."""
 
 
 def _parse(data: bytes) -> object:
@@ -148,8 +161,10 @@ def _is_whole(line: str) -> bool:
     return isinstance(_parse(line.encode()), dict)
 
 
-def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
+def _salvage(data: bytes, path: Path) -> tuple[object, bool]:
     """Return the whole rows of a list that breaks off, or objects in a row, and whether it is torn.
+
+    What stands above the rows and names their values comes with them, as in the whole document.
 
     Raises:
         ReadError: There is no list with whole rows.
@@ -161,15 +176,27 @@ def _salvage(data: bytes, path: Path) -> tuple[list[object], bool]:
         printed = _rows_in(as_json(text))
         rows, is_torn = max((rows, is_torn), printed, key=lambda found: len(found[0]))
     if rows:
-        return rows, is_torn
+        meta = _meta_of(text)
+        return (rows if meta is None else {"meta": meta, "iterations": rows}), is_torn
     line, what = _first_fault(text)
     raise ReadError(f"{path}:{line}: no whole JSON document ({what}); it may have been cut off")
+
+
+def _meta_of(text: str) -> object:
+    begins = _META.match(text)
+    if begins is None:
+        return None
+    try:
+        return json.JSONDecoder().raw_decode(text, begins.end())[0]
+    except (ValueError, RecursionError):
+        return None
 
 
 def _rows_in(text: str) -> tuple[list[object], bool]:
     """Return the whole rows of a list, or objects in a row, and whether it breaks off."""
     # trainer_state.json has settings in front of its list, and the list may lie megabytes deep.
-    start = re.search(r'"log_history"\s*:\s*\[', text) or re.match(r"\s*(?:\[|(?=\{))", text)
+    named = r'"log_history"\s*:\s*\[|(?<=[},\s])"iterations"\s*:\s*\[\s*(?=\{)'
+    start = re.search(named, text) or re.match(r"\s*(?:\[|(?=\{))", text)
     # rows of a list, or objects one after another
     rows: list[object] = []
     at = start.end() if start is not None else len(text)
@@ -218,6 +245,10 @@ def _candidates(part: object, name: str, depth: int) -> Iterator[_Found]:
                     yield from _candidates(value, key, depth + 1)
         return
     if not isinstance(part, dict) or depth > _MAX_DEPTH:
+        return
+    boosting = boosting_rows(part)
+    if boosting is not None:
+        yield _Found(_ROWS, "learn", boosting.rows, len(boosting.rows), boosting.meanings)
         return
     table = _rows_of_frame(part)
     if table:

@@ -43,6 +43,10 @@ _TRAIN = frozenset(
 _NO_MEANING = frozenset({"batch", "step", "iter", "iteration", "avg", "mean", "micro"})
 _EXPORTED = re.compile(r"^.+ - (?=\S)")
 """What W&B's CSV export puts before a key: the name of the run."""
+_UNSAYING = re.compile(r"/main/", re.IGNORECASE)
+"""Part of a path that says nothing: `validation/main/bleu`, as Chainer calls its optimizer."""
+_SUFFIX = re.compile(r"(?:\.(?:[ct]sv|txt|jsonl?|np[yz]|gz|zst|xz|bz2))+$", re.IGNORECASE)
+"""What a file is called behind its name."""
 _RANK_PART = re.compile(
     r"[/_.@ -]?[(\[]?\b(?:global[ _]?|local[ _]?)?rank[ _:=#-]?\d+\b[)\]]?[/_.]?"
     r"|[/_.@ -](?:global[ _]?|local[ _]?)?rank[ _:=#-]?\d+(?=$|[/_.])",
@@ -330,6 +334,7 @@ def signal_of_tag(tag: str) -> str | None:
     if "rank" in tag.lower():
         # Ranks log the same signals under names of their own.
         tag = _RANK_PART.sub("", tag).strip("/_. ") or tag
+    tag = _UNSAYING.sub("/", tag)
     name = canonical(tag)
     if name is not None:
         return name
@@ -427,13 +432,14 @@ def tag_of_file(path: Path) -> str:
         >>> tag_of_file(Path("run-a-tag-train_loss.csv")), tag_of_file(Path("results.csv"))
         ('train_loss', '')
     """
-    stem = path.name.partition(".")[0]
-    # TensorBoard's download is called run-NAME-tag-TAG.csv.
-    tag = stem.rpartition("tag-")[2]
-    # File names have no slash; the first underscore may stand for it.
-    for text in (tag, tag.replace("_", "/", 1)):
-        if signal_of_tag(text) is not None or might_be_loss(text):
-            return text
+    # TensorBoard's download is called run-NAME-tag-TAG.csv; either of the two may have a point.
+    _, mark, whole = _SUFFIX.sub("", path.name).rpartition("tag-")
+    begin = whole.partition(".")[0]
+    for tag in dict.fromkeys((whole, begin) if mark else (begin,)):
+        # File names have no slash; the first underscore may stand for it.
+        for text in (tag, tag.replace("_", "/", 1)):
+            if signal_of_tag(text) is not None or might_be_loss(text):
+                return text
     return ""
 
 

@@ -1,6 +1,7 @@
 """Derived signals: perplexity, clip flags and their running share, how much the loss jumps about.
 
-Where no train loss is logged at all, the loss of validation stands in for it.
+Where no train loss is logged at all, the logarithm of the perplexity of training stands in for
+it, else the loss of validation.
 
 A signal that the log has is left as it is. A derived one is present exactly where what it follows
 from is present; nothing is interpolated, and nothing is assumed: without a stated clip there are
@@ -76,7 +77,7 @@ def step_std(loss: Column, *, window_rows: int = 64) -> Column:
 
 def derive(record: RunRecord) -> RunRecord:
     """Return the record with what follows from it added; `facts["clip"]` is the stated clip."""
-    record = _with_a_loss(_with_validation(record))
+    record = _with_a_loss(_with_validation(_with_training(record)))
     columns = dict(record.columns)
     if "loss" in columns and "perplexity" not in columns:
         columns["perplexity"] = perplexity(columns["loss"])
@@ -91,19 +92,36 @@ def derive(record: RunRecord) -> RunRecord:
     return replace(record, columns=columns)
 
 
+def _with_training(record: RunRecord) -> RunRecord:
+    """Return the record with the logarithm of a perplexity as its loss, where it has none.
+
+    Beside a validation loss a perplexity that does not say train is of that loss.
+    """
+    key = record.keys.get("perplexity", "perplexity")
+    if record.num_loss_rows or ("val_loss" in record.columns and "train" not in key.lower()):
+        return record
+    return _with_logarithm(record, "perplexity", "loss", "the loss")
+
+
 def _with_validation(record: RunRecord) -> RunRecord:
     """Return the record with the logarithm of a validation perplexity as its validation loss."""
-    column = record.columns.get("val_perplexity")
-    if column is None or "val_loss" in record.columns:
+    if "val_loss" in record.columns:
         return record
-    key = record.keys.get("val_perplexity", "val_perplexity")
+    return _with_logarithm(record, "val_perplexity", "val_loss", "the validation loss")
+
+
+def _with_logarithm(record: RunRecord, of: str, name: str, what: str) -> RunRecord:
+    """Return the record with ln of a column under a name, and a note; NaN where it is not above 0."""
+    column = record.columns.get(of)
+    if column is None:
+        return record
+    key = record.keys.get(of, of)
     positive = np.where(column.values > 0, column.values, np.nan)
-    loss = Column(np.log(positive), column.present)
     return replace(
         record,
-        columns={**record.columns, "val_loss": loss},
-        keys={**record.keys, "val_loss": key},
-        notes=(*record.notes, f"the validation loss is the logarithm of {plain(key)!r}"),
+        columns={**record.columns, name: Column(np.log(positive), column.present)},
+        keys={**record.keys, name: key},
+        notes=(*record.notes, f"{what} is the logarithm of {plain(key)!r}"),
     )
 
 

@@ -21,9 +21,11 @@ from trimtab.readers.freetext.keys import (
     is_part,
     is_whole,
     meaning,
+    names_mean,
     score_place,
     without_trailing,
 )
+from trimtab.said_by_words import is_length
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
 
 __all__ = [
@@ -72,7 +74,9 @@ _WRAPPER = re.compile(
 _OF_OBJECT = re.compile(r"\b(?:device=['\"]?\w{1,12}:|shape=[\s(\[]*)\Z")
 """What stands in front of a number that belongs to the object around the one before."""
 _SEPARATOR = re.compile(r"(?::=|[:=]|->|[\u2192\u21d2]|(?<=[\"']),)[\s\[(\"'{$~]*\Z")
-_NUMBER_IN_KEY = re.compile(r"\)\s*[:=]")
+_NUMBER_IN_KEY = re.compile(r"(?:[ \t]?[A-Za-z]{1,12}){0,2}\)\s*[:=]")
+_BRACKET = re.compile(r"[ \t]*\((?:\s*[A-Za-z]{1,12}){0,3}\s*\Z")
+"""What a bracket behind the name of a value begins with: `reward (last`, in front of its number."""
 _TWO_SPLITS = re.compile(
     r"(?P<front>.*?)\b(?P<first>train\w*)\s*[/,|]\s*"
     r"(?P<second>val\w*|test|eval\w*|dev)\b(?P<rest>.*)"
@@ -89,7 +93,7 @@ _AND_STEP = re.compile(r"\W{0,3}(?:and )?(?:step|iter|iteration|batch|update)\W{
 _ITERATION = re.compile(r"\bat iteration\W*\Z", re.IGNORECASE)
 _SIGNS_OF_VALUE = (":", "=", "is", "was")
 _UNIT_BEHIND = re.compile(
-    r"\s*\((?:[A-Za-z%/ ]{1,12}\d?|[A-Za-z ]{1,30}\d{1,6}[A-Za-z ]{0,12}|\d?[eE][-+]?\d+)\)\Z"
+    r"\s*\((?:[A-Za-z%/ ]{1,12}\d?|[A-Za-z ]{0,30}\d{1,6}[A-Za-z ]{0,12}|\d?[eE][-+]?\d+)\)\Z"
 )
 """What belongs to a key in brackets behind it: a unit, `(avg over last 100)`, `(1e-3)`."""
 _OVER_LAST = re.compile(r"\b(?:over|of|for|in) (?:the )?(?:last|past|previous) ?\Z")
@@ -98,6 +102,8 @@ _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 _FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.I)
 """A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
 _MIN_PARTS = 2
+_OF_A_SET = {"loss": "val_loss", "perplexity": "val_perplexity"}
+"""What is measured on either data, and its name on held-out data."""
 _SHARES = ("accuracy", "token_accuracy")
 _GAN_PAIR = frozenset({"g", "d"})
 _MAX_NAME_LENGTH = 200
@@ -218,6 +224,8 @@ class _LineParse:
             if self._is_total(left, i):
                 self._add(Field("total", f"of {self.result[-1].key}", "total", i))
                 continue
+            if self._is_of_name(left, i):
+                continue
             key, explicit = self._key(left, i)
             if not explicit and self._is_count_of_value(key, i):
                 self.carried = i + 1, key
@@ -262,11 +270,20 @@ class _LineParse:
                 self._add(Field("signal", key, "loss", self.letters[key], 1.0, doubt))
 
     def _take_score(self) -> None:
-        """Read `score` beside an episode as its return, where no reward is named."""
+        """Read `score` beside an episode as its return, where no reward is named.
+
+        A length beside one is the episode's own.
+        """
         has_loss = any(f.name == "loss" for f in self.result)
         counted = (f.key for f in self.result if f.kind in ("step", "maybe-step", "epoch"))
         counts = counts_episodes(counted, has_loss=has_loss)
-        if not counts or any(f.name == "reward" for f in self.result):
+        if not counts:
+            return
+        lengths = [k for k in self.unread if is_length(k)]
+        if lengths and not any(f.name == "episode_length" for f in self.result):
+            length = max(lengths, key=names_mean)
+            self._add(Field("signal", length, "episode_length", self.unread.pop(length), 1.0, 2))
+        if any(f.name == "reward" for f in self.result):
             return
         scores = {k: place for k in self.unread if (place := score_place(k)) is not None}
         score = min(scores, key=lambda k: scores[k], default=None)
@@ -287,7 +304,7 @@ class _LineParse:
         if i == self.carried[0]:
             return self.carried[1], True
         if i and _NUMBER_IN_KEY.match(left):
-            left = self.literals[i - 1] + self.numbers[i - 1] + left
+            left = self._with_number(i) + left
         elif i and left.strip() in _SIGNS_OF_VALUE and (named := self._named_in_front(i)):
             key = _last_segment(_ASIDE.sub("", named[1]))
             # DeepLearning4j calls the loss of a batch so, and no agent counts iterations.
@@ -295,7 +312,7 @@ class _LineParse:
                 self.literals[i - 1]
             ) else key, True
         elif i and _OVER_LAST.search(self.literals[i - 1]) and _BEHIND_COUNT.match(left):
-            left = self.literals[i - 1] + self.numbers[i - 1] + left
+            left = self._with_number(i) + left
         elif i > 1 and left.strip() in ("/", ",", "|"):
             left = self.literals[i - 1]
             both = _TWO_SPLITS.fullmatch(_key_of(left, first=i == 1)[0])
@@ -304,10 +321,30 @@ class _LineParse:
         both = _TWO_SPLITS.fullmatch(key)
         return (both["front"] + both["first"] + both["rest"], explicit) if both else (key, explicit)
 
+    def _with_number(self, i: int) -> str:
+        """Return the text in front of the number before, and that number, as they stand."""
+        text = self.literals[i - 1]
+        return f"{text}{' ' if text[-1:].isalpha() else ''}{self.numbers[i - 1]}"
+
     def _named_in_front(self, i: int) -> re.Match[str] | None:
         """Return the name of a value in front of the count, or the two counts, before it."""
         first = i - 2 if i > 1 and _AND_STEP.fullmatch(self.literals[i - 1]) else i - 1
         return _AT_STEP.fullmatch(self.literals[first][-_MAX_NAME_LENGTH:])
+
+    def _is_of_name(self, left: str, i: int) -> bool:
+        """Whether a number says over how many a value is: `reward (100 ep): 5`, `over last 10: 5`."""
+        right = self.literals[i + 1]
+        if i + 1 == len(self.numbers) or not right.rstrip().endswith((":", "=")):
+            return False
+        if _OVER_LAST.search(left):
+            return _BEHIND_COUNT.match(right) is not None
+        bracket = _BRACKET.search(left)
+        if bracket is None or not _NUMBER_IN_KEY.match(right):
+            return False
+        # `Step (100): 2.5` is the count itself.
+        name = _last_segment(left[: bracket.start()])
+        found = meaning(name)
+        return bool(name) and not may_count(name) and (found is None or found.kind == "signal")
 
     def _is_count_of_value(self, key: str, i: int) -> bool:
         """Whether a whole number between a loss and its value counts it: `Train loss 12 2.51`."""
@@ -364,8 +401,8 @@ class _LineParse:
         factor = _factor(found, key, suffix if attached or found.name == "step_time_s" else "")
         name = found.name
         # A line may hold both: `Validation: train loss 2.4, loss 2.5`.
-        if name == "loss" and "train" not in full and self._in_held_out(i):
-            name = "val_loss"
+        if name in _OF_A_SET and "train" not in full and self._in_held_out(i):
+            name = _OF_A_SET[name]
         elif name in _SHARES and "train" not in full and self._is_held_out_share(name):
             name = "eval_score"
         elif name in ("eval_score", "eval_error") and self._of_training(full, i):

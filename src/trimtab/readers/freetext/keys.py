@@ -469,7 +469,7 @@ def meaning(key: str) -> Meaning | None:
         return None
     text = without_number_word(text)
     aside = _ASIDE.search(text) if len(text) <= _MAX_KEY_LENGTH else None
-    if aside is not None:
+    if aside is not None and _exact(text) is None:
         # A mean by what stands behind it reads as a mean by its name.
         found = meaning(f"{text[: aside.start()]}{text[aside.end() :]}".strip())
         return found if found is None else replace(found, doubt=found.doubt + 1)

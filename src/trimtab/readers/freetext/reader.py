@@ -33,7 +33,7 @@ __all__ = ["MOST_KEYS", "TextReader"]
 
 _ANY_LOSS = (
     rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr"
-    rb"|rmse|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr_?[dg]\b|\bscore at iteration\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?"
+    rb"|perplexity|\bppl|rmse|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr_?[dg]\b|\bscore at iteration\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?"
     rb"(?:\d|nan|inf)|\b(?:train|learn)["
     rb" :=\t]{1,9}\d*\.\d"
     rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon|error|acc(?:uracy)?)[ :=\t]{1,9}"
@@ -41,21 +41,32 @@ _ANY_LOSS = (
     rb"|\b(?:training|valid\w{0,20})'s \w{1,30}: ?-?\d"
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
 )
+_VALUE_BEHIND = r"(?:\W{1,4}|[ _(][^\n:=|,]{0,40}[:=]\W{0,3})-?\d"
+"""What stands behind a word that names a value: `: 5`, ` (mean of 100) = 5`."""
 _ANY_REWARD = re.compile(
-    r"\b(?:rewards?|fitness)\W{1,4}-?\d|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d|\bep(?:isode)?\b[^\n]{0,80}\b(?:score|return)\W{1,4}-?\d"
-    r"|\b(?:score|return)\W{1,4}-?\d[^\n]{0,80}\bepisode\b",
+    rf"(?<![A-Za-z])(?:rewards?|fitness){_VALUE_BEHIND}"
+    r"|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d"
+    rf"|\bep(?:isode)?\b[^\n]{{0,80}}\b(?:score|return|length){_VALUE_BEHIND}"
+    rf"|\b(?:score|return){_VALUE_BEHIND}[^\n]{{0,80}}\bepisode\b",
     re.IGNORECASE,
 )
 MOST_KEYS = 64
 """Unknown keys that are told, the most frequent ones."""
 _FEWEST_BARS = 8
 """Rows below which every state of a progress bar is one."""
-_FEWEST_REWARDS = 10
+_FEWEST_REWARDS = 5
 """Of an agent that logs no loss: as many rewards as make a record."""
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 _KINDS: Mapping[str, Kind] = {"step": "step", "epoch": "epoch"}
 # Not three digits behind the comma: `1,234` may be a thousand.
 _DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
+_JOINED_LOSS = re.compile(r"(?<![A-Za-z])loss_[-+]?(?:\d+\.\d|nan\b|inf\b)", re.IGNORECASE)
+_JOINED = re.compile(
+    r"(?<=[A-Za-z])_(?=[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?:[\s:,;|)\]]|$))",
+    re.IGNORECASE,
+)
+"""What joins a name to its value in a log whose losses read `loss_2.5`."""
+_FEWEST_JOINED = 3
 _DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
 
 
@@ -120,6 +131,8 @@ class TextReader:
         in_english = None if all_given() else translator(sample.lines)
         if in_english is not None:
             one_by_one = map(in_english, one_by_one)
+        if len(_JOINED_LOSS.findall(sample.text)) >= _FEWEST_JOINED:
+            one_by_one = (_JOINED.sub(" ", line) for line in one_by_one)
         shown_lines = _pieces(one_by_one) if "\b" in sample.text else one_by_one
         shapes.see(last_states(shown_lines, every_state=every_state))
         notes = lines.notes()

@@ -40,6 +40,8 @@ __all__ = ["settle"]
 
 _MIN_ROWS = 3
 _MIN_ROWS_BY_PLACE = 10
+_MIN_REWARDS = 5
+"""Rewards that an episode counts, on lines of one wording. Ours."""
 _MIN_REPEATS = 3
 """Lines per wording below which a text without steps is taken for prose."""
 _MIN_DISTINCT = 0.3
@@ -591,27 +593,34 @@ def _believed(draft: _Draft, are_records: AreRecords) -> bool:
 
 _SCORES_ALONE = ("eval_score", "eval_error", "accuracy")
 """What a log may hold alone, an epoch a line."""
+_ALONE = (
+    *("perplexity", "lr", "grad_norm", "loss_scale", "val_loss", "reward"),
+    *_SCORES_ALONE,
+    "episode_length",
+)
+"""What gives the rows of a log without a loss, the first that it has."""
 
 
 def _without_loss(shapes: Sequence[Shape], marks: Marks) -> _Draft | None:
     """Return a record of steps with a learning rate or norm where no loss is logged."""
-    wanted = ("lr", "grad_norm", "loss_scale", "val_loss", "reward", *_SCORES_ALONE)
     counting = [s for s in shapes if any(f.kind == "step" for f in s.fields)]
-    for name in wanted:
+    for name in _ALONE:
         # An agent is counted by its episodes, too, and may say so on a line nearby.
-        of_agent = name == "reward"
+        of_agent = name in ("reward", "episode_length")
+        of_epochs = of_agent or name == "perplexity" or name in _SCORES_ALONE
         # An evaluation may name its step by its place alone: `Eval @ 500`.
-        by_place = of_agent or name == "val_loss" or name in _SCORES_ALONE
+        by_place = of_epochs or name == "val_loss"
         found = choose_main(shapes if by_place else counting, name)
         if found is None:
             continue
         key, main = found
-        if sum(len(s.lines) for s in main) < _MIN_ROWS_BY_PLACE:
+        least = _MIN_REWARDS if of_agent else _MIN_ROWS_BY_PLACE
+        if sum(len(s.lines) for s in main) < least:
             continue
         draft = _draft(key, name, main, shapes, marks)
         repeated = draft.rows.num >= _MIN_REPEATS * draft.rows.num_skeletons
-        counted_by = ("step", "epoch") if of_agent or name in _SCORES_ALONE else ("step",)
-        if draft.position.axis in counted_by and repeated and draft.rows.num >= _MIN_ROWS_BY_PLACE:
+        counted_by = ("step", "epoch") if of_epochs else ("step",)
+        if draft.position.axis in counted_by and repeated and draft.rows.num >= least:
             draft.notes.append("no training loss is logged")
             return draft
     return None
