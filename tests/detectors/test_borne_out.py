@@ -134,9 +134,7 @@ def test_a_validation_that_is_nan_is_told_where_other_rows_leave_it_out() -> Non
     def nan_rows(how: str) -> list[tuple[int, str, str]]:
         builder = RecordBuilder("run", "simulated")
         for i in range(60):
-            cell = {"val_loss": float("nan")} if how in ("table", "scored") else {}
-            if how == "scored":
-                cell["eval_score"] = 0.06
+            cell = {"val_loss": float("nan")} if how == "table" else {}
             builder.add(i + 1.0, {"loss": 2.0 + 0.01 * (i % 7), **cell})
             if i % 10 == 9:
                 loss = {} if how == "own row" else {"loss": 2.0}
@@ -148,7 +146,6 @@ def test_a_validation_that_is_nan_is_told_where_other_rows_leave_it_out() -> Non
     assert nan_rows("own row") == [first]
     assert nan_rows("beside") == [first]
     assert nan_rows("table") == []
-    assert nan_rows("scored") == [(0, *first[1:])]
     rows = {"val_loss": np.array([1.0, np.nan, np.nan, 1.0])}
     assert [f.closed for f in find_all(LostValidationDetector(), rows)] == [False, True]
 

@@ -78,3 +78,25 @@ def test_a_reward_that_is_never_a_number_is_told() -> None:
     assert not lost_signal_findings(record_of(rows[:20], {"reward": nan[:20]}))
     assert not lost_signal_findings(record_of(rows, {"reward": np.append(nan[:44], 3.0)}))
     assert not lost_signal_findings(record_of(rows, {"reward_std": nan}))
+
+
+def test_validation_that_is_never_finite_beside_its_score_is_told() -> None:
+    rows, nan = np.arange(12.0), np.full(12, np.nan)
+    score = np.linspace(0.2, 0.8, 12)
+    (told,) = lost_signal_findings(record_of(rows, {"val_loss": nan, "eval_score": score}))
+    assert (told.kind, told.severity, told.onset_row) == ("non-finite", "warning", 0)
+    few = np.where(rows % 5 == 4, score, np.nan)  # the table has a cell for what was not made
+    assert not lost_signal_findings(record_of(rows, {"val_loss": nan, "eval_score": few}))
+    val = np.where(rows == 11, 0.5, nan)  # made once in twelve rows
+    assert not lost_signal_findings(record_of(rows, {"val_loss": val, "eval_score": score}))
+
+
+@pytest.mark.parametrize("level", [0.104, 0.304])
+def test_one_unit_of_the_last_digit_is_no_spike(level: float) -> None:
+    for seed in range(4):
+        noise = np.random.default_rng(seed).normal(0, 0.0015, 200)
+        loss = np.round(level + 0.8 * np.exp(-np.arange(200) / 15) + noise, 2)
+        rows = {"step": np.arange(200), "loss": loss}
+        assert not [i for i in trimtab.analyze(rows).incidents if i.severity != "info"]
+        loss[120:126] += 0.5
+        assert [i for i in trimtab.analyze(rows).incidents if i.severity != "info"]

@@ -3,6 +3,7 @@
 Under any shuffle, after restarts, on every rank's share.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -182,3 +183,40 @@ def test_a_skip_that_is_taken_back_or_too_large_takes_nothing_out_of_later_passe
     assert len(items((8, 11), undo=False)) == 36
     assert len(items((8, 11), undo=True)) == 40
     assert len(items((8, 19), undo=False)) == 40  # more than a tenth of the data
+
+
+class TensorRows:
+    """A batch sampler that names items by tensors, as `torch.randperm` gives them."""
+
+    batch_size = 4
+
+    def __len__(self) -> int:
+        return 10
+
+    def __iter__(self) -> Iterator[list[Tensor]]:
+        return iter([list(row) for row in torch.randperm(40).reshape(10, 4)])
+
+
+def test_items_that_a_sampler_names_by_tensors_stay_out_of_later_passes() -> None:
+    loader: Any = DataLoader(Watched(torch.zeros(40, 3)), batch_sampler=TensorRows())
+    order = DataOrder(loader)
+    order.skip(8, 11)
+    fed = [set[int](), set[int]()]
+    for items in fed:
+        loader.dataset.fed.clear()
+        while order.fetch() is not None:
+            pass
+        items |= {int(i) for i in loader.dataset.fed}
+        order.next_epoch()
+    assert fed[0] == fed[1]
+    assert len(fed[0]) == 36
+
+
+def test_a_skip_of_more_than_a_tenth_says_that_it_comes_again() -> None:
+    order = DataOrder(DataLoader(Watched(torch.zeros(40, 3)), batch_size=4))
+    order.skip(8, 19)
+    while order.fetch() is not None:
+        pass
+    order.next_epoch()
+    assert "12 samples that were skipped in pass 1 over the data come again" in order.take_note()
+    assert not order.take_note()

@@ -126,7 +126,7 @@ def test_a_stronger_cut_that_is_clearly_better_is_taken() -> None:
 
 
 def test_a_rate_that_jumped_goes_back_to_that_of_the_restore_point_first() -> None:
-    s = situation(lr_now=9e-3, lr_restore=3e-4)
+    s = situation(lr_now=9e-3, lr_restore=3e-4, lr_jump_step=100)
     tried, step = play(s, lambda t: (t.lr_limit is not None, 3.0))
     assert [(t.lr_limit, t.lr_factor, t.lr_share) for t in tried] == [(3e-4, 1.0, 1.0)]
     assert isinstance(step, Commit)
@@ -139,10 +139,18 @@ def test_a_rate_that_jumped_goes_back_to_that_of_the_restore_point_first() -> No
 
 
 def test_where_that_is_not_enough_cuts_count_from_the_sound_rate() -> None:
-    s = situation(lr_now=4e-3, lr_restore=1e-3)
+    s = situation(lr_now=4e-3, lr_restore=1e-3, lr_jump_step=100)
     tried, _ = play(s, lambda t: ((t.lr_limit or 1.0) <= 3e-4, 3.0))
     assert [t.lr_limit for t in tried[:3]] == pytest.approx([1e-3, 5e-4, 2.5e-4])
     assert all(t.lr_factor == 1.0 and t.lr_sound == 1e-3 for t in tried[:3])
+
+
+def test_a_rate_that_warmed_up_is_limited_and_its_own_low_start_ends_nothing() -> None:
+    s = situation(lr_now=4e-3, lr_restore=1e-3, lr_scheduled=True)
+    tried, _ = play(s, lambda t: ((t.lr_limit or 1.0) <= 3e-4, 3.0))
+    limited = [t for t in tried if t.lr_limit is not None]
+    assert limited
+    assert all((t.lr_sound, t.lr_share, t.lr_factor) == (None, 1.0, 1.0) for t in limited)
 
 
 def test_a_schedule_that_moves_a_little_is_no_jump() -> None:

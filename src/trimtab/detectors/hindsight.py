@@ -6,7 +6,7 @@ rows around it, on a log scale (ratios, so no unit matters):
 
     r[t]  = y[t] - median y[t-30 .. t+30]
     sigma = 1.4826 median |r| over some 300 rows around, so autocorrelated noise is included
-    z[t]  = r[t] / max(sigma, floor)
+    z[t]  = r[t] / max(sigma, floor, one unit of the last digit where most rows are printed alike)
 
 Rows with z > 5 that are close together are one burst. A burst is an alarm
 
@@ -47,7 +47,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.signals.robust import mad_sigma, median, running_median
+from trimtab.signals.robust import mad_sigma, median, printed_unit, running_median
 from trimtab.text import sigmas
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
@@ -332,7 +332,7 @@ def _bursts(y: Floats, rule: _Rule, bar: float) -> list[_Burst]:
     half = min(HALF_WINDOW, least)
     level = running_median(y, 2 * half + 1)
     residual = y - level
-    z = residual / np.maximum(_noise(y, residual), rule.floor)
+    z = residual / np.maximum(_noise(y, residual), max(rule.floor, printed_unit(y)))
     high = z > bar * OVER_SIGMA
     over = np.flatnonzero(high | (rule.ratio_alone & (residual > bar * math.log(rule.tower))))
     if not len(over):

@@ -40,6 +40,7 @@ from trimtab.signals.robust import (
     difference_sigma,
     mad_sigma,
     median,
+    printed_unit,
 )
 
 __all__ = ["flat_window_findings", "late_stall_findings", "too_low_findings"]
@@ -513,7 +514,7 @@ def flat_window_findings(record: RunRecord) -> tuple[Finding, ...]:
 def _flat_windows(record: RunRecord, rows: Rows) -> list[Finding]:
     loss = record.columns["loss"].values[rows]
     steps = np.diff(loss)
-    noise = max(difference_sigma(steps), 1e-12)
+    noise = max(difference_sigma(steps), printed_unit(loss), 1e-12)
     ups = np.flatnonzero(steps > WINDOW_SIGMA * noise)
     downs = np.flatnonzero(steps < -WINDOW_SIGMA * noise)
     found: list[Finding] = []

@@ -3,7 +3,8 @@
 Each is judged as a validation loss is (`lost_validation`): tables write NaN for what was not
 measured in a row, and Inf is nobody's empty cell. What belongs to every training is judged row by
 row (`nonfinite`), and what the log follows from is judged by itself.
-Blind to a signal that was never finite, but for an agent's reward.
+Blind to a signal that was never finite, but for an agent's reward, and for validation whose score
+stands beside it: then it was made.
 """
 
 import math
@@ -23,6 +24,8 @@ __all__ = ["lost_findings", "lost_signal_findings", "rows_beside_loss"]
 
 MIN_NEVER = 24
 """Rewards that are no number before it is told that none is one. Ours."""
+MIN_SCORED, SCORED = 8, 0.8
+"""Validation losses that are no number beside a held-out score, and their share of all. Ours."""
 MIN_FINITE = 8
 """Finite values before, so that a signal is known to be one. Ours."""
 _LEFT_OUT = frozenset(NonFiniteDetector().signals) | {
@@ -44,6 +47,8 @@ def lost_signal_findings(record: RunRecord) -> tuple[Finding, ...]:
 
 
 def _of(record: RunRecord) -> Iterator[Finding]:
+    for index in range(len(record.attempts)):
+        yield from _never_validated(record, record.rows_of(index))
     for name, column in record.columns.items():
         signal = SIGNAL_BY_NAME.get(name)
         if signal is None or signal.bad == "none" or name in _LEFT_OUT:
@@ -57,6 +62,37 @@ def _of(record: RunRecord) -> Iterator[Finding]:
                 yield from (f for f in told if not _has_nothing_yet(f, column.present, span))
             elif name == "reward":
                 yield from _never_a_number(record, span)
+
+
+def _never_validated(record: RunRecord, span: slice) -> Iterator[Finding]:
+    """Yield a validation loss that is NaN wherever it is logged, though its score is finite there.
+
+    Where the score stands in every row and the loss in every n-th, one of its values is finite.
+    """
+    column, score = (record.columns.get(n) for n in ("val_loss", "eval_score"))
+    if column is None or score is None or len(column.finite_rows(span)):
+        return
+    rows = np.arange(span.start, span.stop)[column.present[span]]
+    scored = np.isin(rows, score.finite_rows(span))
+    if scored.sum() < MIN_SCORED or scored.mean() < SCORED:
+        return
+    yield finding_at(
+        record,
+        detector="validation-never-finite",
+        kind="non-finite",
+        signal="val_loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=float(column.values[rows[-1]]),
+        expected=0.0,
+        score=9.0,
+        closed=True,
+        text=(
+            f"validation loss is NaN or Inf in all {len(rows)} evaluations, beside a score that is"
+            " not"
+        ),
+    )
 
 
 def _has_nothing_yet(f: Finding, present: NDArray[np.bool_], span: slice) -> bool:

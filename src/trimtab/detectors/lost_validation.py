@@ -4,10 +4,10 @@ In a row of its own it is told at once, and in a log that leaves it out of rows 
 loss. Where every such row has one, tables write NaN for a validation that was not made, so there
 NaN counts from the row on at which the next validation was due: after more such rows than ever
 stood between two validations. It is an alarm after `min_rows` of them, or as many more as stood
-between. Inf is nobody's empty cell, and a row with a held-out score had its validation.
+between. Inf is nobody's empty cell.
 
-Blind, in such a table without scores, to a validation that was never finite, and to one that stops
-after fewer than `min_checks`.
+Blind, in such a table, to a validation that was never finite, and to one that stops after fewer
+than `min_checks`.
 """
 
 import math
@@ -48,7 +48,7 @@ class LostValidationDetector:
     """See the module."""
 
     name: str = "lost-validation"
-    signals: tuple[str, ...] = ("val_loss", "loss", "eval_score")
+    signals: tuple[str, ...] = ("val_loss", "loss")
     min_rows: int = 3
     min_checks: int = 3
 
@@ -74,8 +74,7 @@ class LostValidationDetector:
                 left_out=s.left_out,
             )
             return new, (self._finding(s, row, over=True),) if s.told else ()
-        scored = len(row.values) > 2 and math.isfinite(row.values[2])
-        sure = not beside or s.left_out or scored or math.isinf(value)
+        sure = not beside or s.left_out or math.isinf(value)
         due = sure or s.due_rows > 0 or (s.num_checks >= self.min_checks and s.rows >= s.gap)
         s = changed(s, rows=s.rows + 1, due_rows=s.due_rows + due)
         if not due:

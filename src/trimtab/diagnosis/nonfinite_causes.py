@@ -35,7 +35,7 @@ def _held_out_alone(f: Features) -> float:
     return e.yes(bool(_OF_VALIDATION(f)) and not _OF_TRAINING(f))
 
 
-_OF_VALIDATION = e.sign("lost-validation", "evaluation-never-finite")
+_OF_VALIDATION = e.sign("lost-validation", "evaluation-never-finite", "validation-never-finite")
 _OF_TRAINING = e.sign("non-finite")
 
 NONFINITE: tuple[CauseEntry, ...] = (

@@ -519,9 +519,11 @@ def _cuts(s: Situation) -> Iterator[Trial]:
         if limit is not None:
             label, factor = f"LR held at {limit:.3g}", 1.0
         elif _lr_rose(s):
-            # The value is held, and no factor: the script may put its rate back itself.
-            limit, sound = s.lr_now * factor, s.lr_restore
-            share, factor = (factor if s.lr_scheduled else 1.0), 1.0
+            # The value is held, and no factor: the script may put its rate back itself. Before a
+            # rise without a jump, as a warm-up is, its rate is as low by itself, and ends nothing.
+            limit, jumped = s.lr_now * factor, s.lr_jump_step is not None
+            sound = s.lr_restore if jumped else None
+            share, factor = (factor if s.lr_scheduled and jumped else 1.0), 1.0
         name = label if also is None else f"without samples {also[0]}-{also[1]}, {label}"
         yield Trial(
             name=name,

@@ -43,6 +43,7 @@ __all__ = [
     "mad_sigma",
     "median",
     "medians",
+    "printed_unit",
     "running_median",
     "theil_sen_slope",
 ]
@@ -170,6 +171,26 @@ def floored_sigma(residuals: Floats, *, fall: float) -> float:
     sigma = mad_sigma(residuals, center=0.0)
     far = float(np.sort(np.abs(residuals))[int(0.95 * (len(residuals) - 1))])
     return max(sigma, FALL_TO_SIGMA * fall) if 2 * sigma <= far / 1.96 and fall > 0 else sigma
+
+
+def printed_unit(values: Floats) -> float:
+    """Return what values move by at least, where most rows are printed alike: their last digit.
+
+    Noise below it is not seen, and a move by one of it is none.
+
+    Args:
+        values: float64 [n], finite, in their order.
+
+    Returns:
+        The median of the moves that are not 0, where half of the moves or more are; else 0.
+
+    Example:
+        >>> printed_unit(np.array([0.1, 0.1, 0.1, 0.11, 0.11, 0.11])) == 0.11 - 0.1
+        True
+    """
+    moves = np.abs(np.diff(values))
+    moved = moves[moves > 0]
+    return float(np.median(moved)) if len(moved) and 2 * len(moved) <= len(moves) else 0.0
 
 
 def difference_sigma(

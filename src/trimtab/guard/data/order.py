@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import cycle
+from itertools import cycle, islice
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -308,26 +309,40 @@ class DataOrder:
         for first, last in self._skips:
             if not _overlap((self._id(0), end), first, last):
                 continue
-            numbers = [n for n in range(len(self._batches)) if _overlap(self._ids(n), first, last)]
-            items = {i for n in numbers for i in self._batches[n] if _is_index(i)}
+            items = {i for i in map(_index, self._items_of(first, last)) if i is not None}
             items |= set(known.get((first, last), ()))
             self._left_out = self._left_out | {(first, last): tuple(sorted(items))}
         self._again = self._items_in_force()
-        if len(self._again) > _MOST_LEFT_OUT * sum(len(b) for b in self._batches):
+        new, most = len(self._again - before), int(_MOST_LEFT_OUT * sum(map(len, self._batches)))
+        if len(self._again) > most:
             self._left_out, self._again = known, before
-        new = len(self._again - before)
-        if new:
+            self._note = (
+                f"{new} samples that were skipped in pass {self._epoch + 1} over the data come"
+                f" again in later passes: no more than {most} are left out of them; name those"
+                " that are bad in a skip list"
+            )
+        elif new:
             self._note = (
                 f"{new} samples that were skipped in pass {self._epoch + 1} over the data are left"
                 " out of later passes, too; others of their batches stand in"
             )
+
+    def _items_of(self, first: int, last: int) -> list[int]:
+        """Return what the batches of this epoch hold that a range of ids overlaps."""
+        # The ids of a batch begin where those of the one before end.
+        begin, end = (i // self.replicas - self._base for i in (first, last))
+        numbers = range(
+            max(bisect_right(self._starts, begin) - 1, 0), bisect_right(self._starts, end)
+        )
+        overlap = [n for n in numbers if _overlap(self._ids(n), first, last)]
+        return [i for n in overlap for i in self._batches[n]]
 
     def _items_in_force(self) -> frozenset[int]:
         kept = [items for skipped, items in self._left_out.items() if skipped in self._skips]
         return frozenset(i for items in kept for i in items)
 
     def _is_withheld(self, index: int) -> bool:
-        if self._again and _is_index(index) and index in self._again:
+        if self._again and _index(index) in self._again:
             return True
         place = bisect_right(self._withheld, (index, math.inf)) - 1
         return place >= 0 and index <= self._withheld[place][1]
@@ -339,10 +354,7 @@ class DataOrder:
         if len(clean) == len(indices):
             return indices
         if not clean:
-            count = len(self._batches)
-            others = [n % count for n in range(number + 1, number + 1 + count)]
-            fed = [i for n in others if not self._is_skipped(n) for i in self._batches[n]]
-            clean = [i for i in fed if not self._is_withheld(i)][: len(indices)]
+            clean = list(islice(self._clean_behind(number), len(indices)))
         if not clean:
             raise ConfigError(
                 "the skip list leaves out every item of this rank's epoch; nothing is left to"
@@ -350,6 +362,13 @@ class DataOrder:
             )
         stand_ins = cycle(clean)
         return [next(stand_ins) if self._is_withheld(i) else i for i in indices]
+
+    def _clean_behind(self, number: int) -> Iterator[int]:
+        """Yield what may be fed of the batches behind one, from the epoch's first one on again."""
+        count = len(self._batches)
+        for n in (n % count for n in range(number + 1, number + 1 + count)):
+            if not self._is_skipped(n):
+                yield from (i for i in self._batches[n] if not self._is_withheld(i))
 
     def fetch(self) -> tuple[object, int, int] | None:
         """Return the next batch with its first and last sample id; None at the end of an epoch."""
@@ -586,9 +605,12 @@ _OTHER_WORKERS = (
 _NO_BATCH = "data has no batch; check the dataset's length, batch_size and drop_last"
 
 
-def _is_index(item: object) -> bool:
-    """Whether a sampler names an item by its number, as most do."""
-    return hasattr(item, "__index__")
+def _index(item: object) -> int | None:
+    """Return the number by which a sampler names an item, as most do; None: it is named otherwise."""
+    try:
+        return operator.index(item)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError):
+        return None
 
 
 def _overlap(ids: tuple[int, int], first: int, last: int) -> bool:

@@ -194,15 +194,17 @@ def trial_length(state: RecoveryState, case: Case) -> int:
     """Return how many steps a trial takes.
 
     It passes the step at which the incident was seen, and the patience after it; where the rate is
-    suspected, the first sign instead, as the effect of a rate is seen soon after. It never passes
-    the end of the run: a scheduler may refuse to go on there.
+    suspected, the first sign instead, as the effect of a rate is seen soon after. Data that is left
+    out shows what it did where the trouble was. It never passes the end of the run: a scheduler may
+    refuse to go on there.
     """
     if case.now is not None:  # to where the other branch, the run itself, has got
         return case.now.step - case.base.step
     policy = state.policy
     # what a setting does that is put back is known only where the trouble was
     puts_back = case.trial is not None and case.trial.put_back
-    compares = case.in_doubt or puts_back
+    leaves_out = case.trial is not None and case.trial.skip is not None
+    compares = case.in_doubt or puts_back or leaves_out
     early = saturates(case.incident) or (case.returning and not compares)
     sign = case.first_sign if early else case.seen_step
     steps = max(policy.trial_steps, sign - case.base.step + 2 * policy.patience_steps)
