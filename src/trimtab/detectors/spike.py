@@ -213,8 +213,10 @@ class SpikeDetector:
                 # Half the largest: heavy-tailed noise reaches its extremes again and again.
                 was_near, near = near, z > near_sigma and z > near_tail * tail
                 if near:
-                    if was_near or (z > self.threshold_sigma and z > 0.5 * tail):
-                        kept = Near() if not was_near else self._near(calm, before, series, at - 1)
+                    far = z > self.threshold_sigma and z > 0.5 * tail
+                    if far or was_near:
+                        # What is far enough by itself begins there: the row before may be chance.
+                        kept = Near() if far else self._near(calm, before, series, at - 1)
                         return Calm(level, sigma, lag, tail, n, residuals, start, kept), at
                     before = level
                 # the largest calm |z| fades, by half in 3,500 rows: a run may become quieter
