@@ -18,6 +18,7 @@ from trimtab.detectors.lost_validation import LostValidationDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
+from trimtab.text import signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["lost_findings", "lost_signal_findings", "rows_beside_loss"]
@@ -76,23 +77,8 @@ def _never_validated(record: RunRecord, span: slice) -> Iterator[Finding]:
     scored = np.isin(rows, score.finite_rows(span))
     if scored.sum() < MIN_SCORED or scored.mean() < SCORED:
         return
-    yield finding_at(
-        record,
-        detector="validation-never-finite",
-        kind="non-finite",
-        signal="val_loss",
-        severity="warning",
-        row=int(rows[-1]),
-        onset_row=int(rows[0]),
-        value=float(column.values[rows[-1]]),
-        expected=0.0,
-        score=9.0,
-        closed=True,
-        text=(
-            f"validation loss is NaN or Inf in all {len(rows)} evaluations, beside a score that is"
-            " not"
-        ),
-    )
+    why = "beside a score that is not"
+    yield _never_finite(record, "validation-never-finite", "val_loss", rows, why)
 
 
 def _has_nothing_yet(f: Finding, present: NDArray[np.bool_], span: slice) -> bool:
@@ -107,19 +93,27 @@ def _never_a_number(record: RunRecord, span: slice) -> Iterator[Finding]:
     rows = np.arange(span.start, span.stop)[column.present[span]]
     if len(rows) < MIN_NEVER or len(column.finite_rows(span)):
         return
-    yield finding_at(
+    why = "no episode ends, or it is lost"
+    yield _never_finite(record, "reward-never-finite", "reward", rows, why)
+
+
+def _never_finite(
+    record: RunRecord, detector: str, name: str, rows: NDArray[np.intp], why: str
+) -> Finding:
+    """Return the finding of a signal that is finite in none of the rows that hold it."""
+    return finding_at(
         record,
-        detector="reward-never-finite",
+        detector=detector,
         kind="non-finite",
-        signal="reward",
+        signal=name,
         severity="warning",
         row=int(rows[-1]),
         onset_row=int(rows[0]),
-        value=float(column.values[rows[-1]]),
+        value=float(record.columns[name].values[rows[-1]]),
         expected=0.0,
         score=9.0,
         closed=True,
-        text=f"reward is NaN or Inf in all {len(rows)} rows: no episode ends, or it is lost",
+        text=f"{signal_label(name)} is NaN or Inf in all {len(rows)} rows: {why}",
     )
 
 
