@@ -161,7 +161,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "1",
         "none",
         "Weight of that divergence in the loss.",
-        "kl_weight|train/kl_weight|kld_weight|kl_anneal|kl_annealing|beta_kl|kl_beta|beta_vae",
+        "kl_weight|train/kl_weight|beta|kld_weight|kl_anneal|kl_annealing|beta_kl|kl_beta|beta_vae",
     ),
     DomainWord(
         "rl",

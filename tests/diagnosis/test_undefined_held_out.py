@@ -33,3 +33,18 @@ def test_training_that_breaks_with_it_is_another_matter(tmp_path: Path) -> None:
     causes = {c.cause for incident in found for c in incident.diagnosis.causes[:1]}
     assert causes
     assert "undefined-held-out" not in causes
+
+
+def test_a_table_that_holds_nan_throughout_beside_a_score_was_not_left_empty(
+    tmp_path: Path,
+) -> None:
+    lines = ["epoch,train_loss,val_loss,val_accuracy,grad_norm"]
+    for i in range(1, 61):
+        lines.append(f"{i},{2.3 * 0.97**i + 0.1:.4f},nan,{1 - 0.9 * 0.97**i:.4f},nan")
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(lines) + "\n")
+    report = trimtab.analyze(path)
+    (incident,) = report.incidents
+    assert (incident.kind, incident.diagnosis.top.cause) == ("non-finite", "undefined-held-out")
+    path.write_text(path.read_text().replace("val_accuracy", "memory_mb"))
+    assert trimtab.analyze(path).incidents == ()

@@ -46,6 +46,16 @@ def test_expected_loss_early_in_a_run_is_what_it_had_reached_not_the_mean_of_its
     assert 0.02 < found.sigma < 0.06
 
 
+@pytest.mark.parametrize("offset", [0.0, -300.0])
+def test_expected_loss_of_a_fall_that_slows_down_is_none_that_no_row_had(offset: float) -> None:
+    # a regression from 8 to .3 within 40 rows: the line through its thirds ends below zero
+    rng = np.random.default_rng(3)
+    losses = 0.3 + 8 / (1 + np.exp((np.arange(40) - 18) / 2.5)) + rng.normal(0, 0.1, 40)
+    losses += offset
+    level = expected_loss(record_of(losses), 40).level
+    assert losses.min() <= level <= offset + 1.0
+
+
 def test_expected_loss_is_not_moved_by_first_rows_that_exploded() -> None:
     losses = falling(np.random.default_rng(0))
     losses[:16] = 1e9

@@ -198,6 +198,32 @@ def test_an_announcement_that_means_nothing_is_refused(tmp_path: Path) -> None:
     guard.close()
 
 
+@pytest.mark.parametrize(
+    ("make_optimizer", "clip", "norm", "told"),
+    [
+        (torch.optim.SGD, None, 50.0, False),
+        (torch.optim.SGD, None, 1.1, True),
+        (torch.optim.SGD, 1.5, 50.0, True),
+        (torch.optim.AdamW, None, 50.0, True),
+    ],
+)
+def test_a_gradient_that_is_not_clipped_may_write_a_matrix_anew(
+    make_optimizer: Any, clip: float | None, norm: float, told: bool
+) -> None:
+    model = nn.Linear(4, 4)
+    training = Training(model, make_optimizer(model.parameters(), lr=0.1), None, None, {})
+    ledger = SettingsLedger(SettingsReader(training, clip=lambda: clip), ExpectedChanges())
+    for step in range(1, 42):
+        ledger.before_update(step)
+        row = {"loss": 1.0, "grad_norm": norm if step == 37 else 1.0 + 0.01 * (step % 3)}
+        if step % 10 == 1:
+            row["weight_jump"] = 3.7 if step == 41 else 1.0
+        told_of = [c.name for c in ledger.add_to(row, step)]
+        ledger.after_update()
+        assert told_of == (["weights"] if told and step == 41 else [])
+        assert ("weight_jump" in row) is (told and step == 41)
+
+
 def test_a_fingerprint_costs_microseconds() -> None:
     layers = [nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(0.1)) for _ in range(40)]
     model = nn.Sequential(*layers)

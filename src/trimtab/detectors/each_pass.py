@@ -2,7 +2,8 @@
 
 **Spikes**: alarms on the loss that begin one period apart, `LEAST_TEETH` or more of them with at
 most one missing between two, are one condition from the first to the last of them: the order of the
-data, which is the same in each pass or goes by label or source. Each becomes a note.
+data, which is the same in each pass or goes by label or source. Each becomes a note. Rises that
+come with most restarts of a logged learning rate are that schedule: each that is over is a note.
 
 **Steps of a staircase**: where the loss steps down at each pass (`epochs`), a fall at such a step
 is no leak of targets but that pass.
@@ -18,12 +19,14 @@ from dataclasses import replace
 import numpy as np
 
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.explained_rises import restarts_of
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 
 __all__ = ["as_follows", "told_once"]
 
 LEAST_TEETH = 4
+LEAST_RESTARTS = 3
 LEAST_PERIOD = 8
 """Rows. Ours."""
 NEAR_SHARE = 32
@@ -53,7 +56,11 @@ def told_once(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, 
             steps = (f for f in alarms if _of_a_staircase(f, stairs, rows.start))
             notes |= {id(f): "; a step of the staircase" for f in steps}
         spikes = {f.key: f for f in here if f.kind in SPIKES and f.signal == "loss"}
-        onsets = {f.onset_row for f in spikes.values() if f.severity != "info"}
+        of_rate = _at_restarts(record, attempt, tuple(spikes.values()))
+        notes |= {id(f): "; it comes with each restart of the learning rate" for f in of_rate}
+        onsets = {
+            f.onset_row for f in spikes.values() if f.severity != "info" and f not in of_rate
+        }
         teeth = _teeth(sorted(onsets))
         if teeth:
             # What is critical stays told: the order of the data does not make a run diverge.
@@ -76,6 +83,22 @@ def told_once(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, 
 def _at_a_tooth(f: Finding, teeth: Sequence[int]) -> bool:
     near = max(_reach(_period(teeth)), f.grain_rows)
     return any(abs(f.onset_row - t) <= near for t in teeth)
+
+
+def _at_restarts(record: RunRecord, attempt: int, spikes: Sequence[Finding]) -> list[Finding]:
+    """Return the rises that come with restarts of the learning rate and are over, if most do."""
+    restarts = restarts_of(record, attempt)
+    if len(restarts) < LEAST_RESTARTS or not spikes:
+        return []
+    near = _reach(int(np.median(np.diff([r.start for r in restarts]))))
+
+    def at(f: Finding) -> list[slice]:
+        return [r for r in restarts if r.start - near <= f.onset_row < r.stop + near]
+
+    risen = {r.start for f in spikes for r in at(f)}
+    if len(risen) < max(LEAST_RESTARTS, LEAST_SHARE * len(restarts)):
+        return []
+    return [f for f in spikes if f.severity == "warning" and f.end_row is not None and at(f)]
 
 
 def _of_a_staircase(f: Finding, stairs: Finding, first_row: int) -> bool:
@@ -152,9 +175,14 @@ def _equal_distances(
         closed=not lasts,
         text=(
             f"the loss rises {len(teeth)} times, every {period} rows{_pass(record, teeth, period)},"
-            f" to {worst.value:.4g} at most: the data comes in that order"
+            f" to {worst.value:.4g} at most: the data comes in that order{_unless(record)}"
         ),
     )
+
+
+def _unless(record: RunRecord) -> str:
+    logged = "lr" in record.columns
+    return "" if logged else ", or the learning rate, which is not logged, restarts"
 
 
 def _lasts(record: RunRecord, of_them: Sequence[Finding]) -> bool:

@@ -12,7 +12,7 @@ Steps at each of which the learning rate falls are its milestones, and not told.
 **Round and round**: differences of the losses repeat with a period of 4 rows or more; their
 autocorrelation at that lag, and at twice it, is above `ROUND_CORRELATION`, for `ROUND_PERIODS` of
 them. It is a warning where it sets in in the middle of a run. A run that always repeats has epochs
-in one order: a note.
+in one order: a note. Losses that come round with a cycle of the logged learning rate are not told.
 """
 
 import numpy as np
@@ -174,7 +174,7 @@ def _round(record: RunRecord, rows: Rows) -> Finding | None:
     loss = record.columns["loss"].values[rows[-ROUND_ROWS:]]
     half = len(loss) // 2
     period = _period(loss[half:])
-    if period is None:
+    if period is None or _rate_comes_round(record, rows[-ROUND_ROWS:][half:], period):
         return None
     always = _period(loss[:half]) is not None or half < 2 * period
     tail = rows[-ROUND_ROWS:]
@@ -196,6 +196,18 @@ def _round(record: RunRecord, rows: Rows) -> Finding | None:
             " (in hindsight)"
         ),
     )
+
+
+def _rate_comes_round(record: RunRecord, rows: Rows, period: int) -> bool:
+    """Whether the learning rate goes up and down with that period: the losses follow it."""
+    if "lr" not in record.columns:
+        return False
+    rate = record.columns["lr"].values[rows]
+    steps = np.diff(rate)
+    if not (np.isfinite(rate).all() and (steps > 0).any() and (steps < 0).any()):
+        return False
+    near = range(max(2, period - 1), min(period + 2, len(steps) // 2 + 1))
+    return any(_alike(steps[:-lag], steps[lag:]) for lag in near)
 
 
 def _period(loss: Floats) -> int | None:

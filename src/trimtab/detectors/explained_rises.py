@@ -42,7 +42,7 @@ from trimtab.detectors.recurring import Rounds, rounds_of
 from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma, median
 
-__all__ = ["as_explained"]
+__all__ = ["as_explained", "restarts_of"]
 
 Floats = NDArray[np.float64]
 
@@ -136,6 +136,12 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
             why = "the reconstruction stands: the weight of another part of the loss falls"
         result.append(replace(f, severity="info", text=f"{f.text}; {why}") if why else f)
     return tuple(result)
+
+
+def restarts_of(record: RunRecord, attempt: int) -> tuple[slice, ...]:
+    """Return the rows over which the rate comes back up at each restart of its schedule."""
+    cycles = (c for c in _cycles(record, attempt) if c.falls)
+    return tuple(slice(c.first, c.top + 1) for c in cycles)
 
 
 def _rises(f: Finding) -> bool:

@@ -59,6 +59,9 @@ LASTS = 3
 RISE = {True: (math.log(1.3), 7.0), False: (math.log(1.1), 10.0)}
 """Whether fewer than `EXCERPT_ROWS`: smallest rise, as a logarithm and in sigma; more rows have more
 extremes."""
+SWING, SMOOTH = 0.5, 0.4
+"""Of a rise, as far as another comes, and how far moves in a row go together, of a loss that swings.
+Ours."""
 COMES_BACK = -3.0
 """Normal score of Kendall's S, from which on rows fall: one chance in 700. Ours."""
 STEP_RATIO, STEP_SIGMAS = 1.5, 10.0
@@ -94,6 +97,8 @@ MOST_CLASSES = 1000
 GUESS = 0.01
 GUESS_FALL = 0.02
 """Share of the loss of a guess that is no fall. Ours."""
+_PREFERS = ("reward_margin", "preference_accuracy")
+"""Of training on preferences, whose loss begins at ln 2 and leaves it slowly."""
 LONG_STEPS = 5000
 """Steps in which a model of language comes down from a guess, warm-up and all. Ours."""
 TREND = 2.2
@@ -160,6 +165,8 @@ def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterat
     peak = k + int(np.argmax(y[k:end]))
     if signal != "loss" and end is None:
         return
+    if end is not None and len(y) >= EXCERPT_ROWS and _swings(y, over, k, end):
+        return
     # More than half back, and still falling: a start that comes right by itself.
     falls = len(y) - peak > LASTS and kendall_score(y[peak:]) <= COMES_BACK
     comes_back = end is None and falls and y[-1] < (before[at[0]] + y[peak]) / 2
@@ -182,6 +189,21 @@ def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterat
             " (few rows)"
         ),
     )
+
+
+def _swings(y: Floats, over: Floats, k: int, end: int) -> bool:
+    """Whether the loss goes up and down smoothly, as with the rate, and rises nearly as far elsewhere.
+
+    Args:
+        y: Logarithms of the losses.
+        over: How far each row and the next two lie above all before it, from row 3 on.
+        k: First row of a rise.
+        end: The row where it is over.
+    """
+    moves = np.diff(y) - np.diff(y).mean()
+    together = float(moves[1:] @ moves[:-1]) / max(float(moves @ moves), 1e-300)
+    others = np.append(over[: max(0, k - 2 * LASTS)], over[end:])
+    return together > SMOOTH and bool((others > SWING * over[k - LASTS]).any())
 
 
 def _steps_up_once(record: RunRecord, span: slice) -> Iterator[Finding]:
@@ -398,6 +420,8 @@ def _turns_round(record: RunRecord, span: slice) -> Iterator[Finding]:
     val = held_out.values[held_out.finite_rows(slice(int(rows[k]), span.stop))]
     if min(len(loss) - k, len(val)) <= TURN_ROWS or not _turns_up(loss[k:]):
         return
+    if _climbs(record, span, "kl_weight"):  # a part of the loss that is warmed up
+        return
     low, last = float(loss[k]), median(loss[-LASTS:])
     if last < TURN * low or val[1:].min() <= val[0] or median(val[-LASTS:]) < TURN * val[0]:
         return
@@ -613,6 +637,8 @@ def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
     shares = [s.values[s.finite_rows(span)] for s in scores]
     if any(len(v) and v.max() <= 1 and median(v) > LEARNED for v in shares):
         return  # fine-tuned at its floor
+    if any(_climbs(record, span, name) for name in _PREFERS):
+        return
     for signal in ("loss", "val_loss"):
         other = _values(record, span, signal, EXCERPT_ROWS - 1)
         if other is None:
@@ -644,6 +670,12 @@ def _flat(record: RunRecord, span: slice) -> Iterator[Finding]:
             f" {_so_long(record, rows)}: no fall"
         ),
     )
+
+
+def _climbs(record: RunRecord, span: slice, signal: str) -> bool:
+    """Whether a signal of what is learned goes up by more than chance."""
+    got = _values(record, span, signal)
+    return got is not None and kendall_score(got[1]) >= TREND
 
 
 def _is_long_enough(record: RunRecord, rows: Rows, loss: Floats) -> bool:

@@ -81,6 +81,9 @@ _GUESS_SHARE = 0.05
 """How near the accuracy must lie to exp(-loss), and 1 over it to a whole number. Ours."""
 _MOST_GUESSED = 0.55
 """A guess between two is right half of the time."""
+_PREFERS = 0.03
+"""Over a half, as a share of the pairs, from which something is learned. Ours."""
+_PREFERS_SIGMA = 4.0
 _FLAT_SHARE = 0.03
 _FLAT_SIGMA = 3.0
 _LEARNT_SHARE = 0.05
@@ -134,6 +137,8 @@ class NeverLearnsState:
     """The first accuracies, as shares, as many as `sure_rows`."""
     last_hits: tuple[float, ...] = ()
     """The newest ones, as many."""
+    preferred: tuple[float, ...] = ()
+    """The newest shares of pairs in which the better answer is preferred, as many."""
     told: int = 0
     """0: nothing; 1: told; 2: over, or too late to say."""
     level: float = 0.0
@@ -146,7 +151,7 @@ class NeverLearnsDetector:
     """See the module."""
 
     name: str = "never-learns"
-    signals: tuple[str, ...] = ("loss", "grad_norm", "lr", "accuracy")
+    signals: tuple[str, ...] = ("loss", "grad_norm", "lr", "accuracy", "preference_accuracy")
     min_rows: int = 48
     sure_rows: int = 16
     """Enough where every gradient norm or rate is 0, or the level is that of a guess to 0.05 %:
@@ -169,9 +174,9 @@ class NeverLearnsDetector:
         found: list[Finding] = []
         if state.told == 2:
             return state, ()
-        series = [finite_of(i, rows) for i in range(4)]
+        series = [finite_of(i, rows) for i in range(len(self.signals))]
         losses, sizes = series[0].index, [len(s.index) for s in series]
-        at = [0, 0, 0, 0]
+        at = [0] * len(series)
         while state.told < 2 and at != sizes:
             full = at[0] + state.size - len(state.waiting)
             ends = sizes
@@ -189,10 +194,16 @@ class NeverLearnsDetector:
         """Judge one row; missing and non-finite values leave what they concern as it is."""
         if state.told == 2:
             return state, ()
-        return self._take(state, *(finite_of(i, row) for i in range(4)))
+        return self._take(state, *(finite_of(i, row) for i in range(len(self.signals))))
 
     def _take(
-        self, s: NeverLearnsState, losses: Series, norms: Series, rates: Series, right: Series
+        self,
+        s: NeverLearnsState,
+        losses: Series,
+        norms: Series,
+        rates: Series,
+        right: Series,
+        preferred: Series,
     ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         """Judge rows of which no loss but the last may fill a block."""
         highest, since = s.rate, s.rate_rows
@@ -212,6 +223,7 @@ class NeverLearnsDetector:
             rate_rows=since,
             hits=(*s.hits, *hits)[: self.sure_rows],
             last_hits=(*s.last_hits, *hits)[-self.sure_rows :],
+            preferred=(*s.preferred, *map(float, preferred.value))[-self.sure_rows :],
             num_rows=s.num_rows + len(losses.value),
             waiting=(*s.waiting, *losses.value),
             negative=s.negative or any(loss < 0 for loss in losses.value),
@@ -259,7 +271,7 @@ class NeverLearnsDetector:
         # What a warm-up holds back needs as long again to show.
         ramp = max(s.num_rates - s.rate_rows, 8)
         rises = s.num_rates > 0 and s.rate_rows < ramp and s.num_rows < self.late_rows
-        if s.negative or rises:
+        if s.negative or rises or self._prefers(s):
             return ""
         if self._guesses(s, level):
             return "chance"
@@ -276,19 +288,34 @@ class NeverLearnsDetector:
             return False
         return all(_is_guess(np.array(hits), level) for hits in (s.hits, s.last_hits))
 
+    def _prefers(self, s: NeverLearnsState) -> bool:
+        """Whether the better answer is preferred more often than by chance: the loss leaves ln 2 late."""
+        shares = np.array(s.preferred)
+        if len(shares) < self.sure_rows:
+            return False
+        over, error = float(shares.mean()) - 0.5, float(shares.std()) / math.sqrt(len(shares))
+        return over > max(_PREFERS, _PREFERS_SIGMA * error)
+
     def _follow(
         self, s: NeverLearnsState, row: RowPlace
     ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         """Tell once more when the loss falls after all."""
-        if s.level - median(s.blocks[-2:]) < _LEARNT_SHARE * abs(s.level):
+        fallen = s.level - median(s.blocks[-2:]) >= _LEARNT_SHARE * abs(s.level)
+        if not fallen and not (s.why == "chance" and self._prefers(s)):
             return s, ()
         return changed(s, told=2), self._findings(s, row, over=True)
 
     def _findings(self, s: NeverLearnsState, row: RowPlace, *, over: bool) -> tuple[Finding, ...]:
         """Return the finding, and the same as a plateau: a loss that never falls stands still."""
         found = self._finding(s, row, over=over)
-        # What is over was no trouble, but it did stand still.
-        flat = replace(found, detector=f"{self.name}-flat", kind="plateau", severity="warning")
+        # What is over was no trouble, but it did stand still, unless it goes on so and is learned.
+        learned = over and self._prefers(s)
+        flat = replace(
+            found,
+            detector=f"{self.name}-flat",
+            kind="plateau",
+            severity="info" if learned else "warning",
+        )
         return found, flat
 
     def _finding(self, s: NeverLearnsState, row: RowPlace, *, over: bool) -> Finding:
@@ -304,6 +331,7 @@ class NeverLearnsDetector:
             because = (
                 f"and an accuracy of {np.mean(s.last_hits):.3g}: a guess among {classes} classes"
             )
+        falls = "the better answer is preferred" if self._prefers(s) else "it falls"
         return Finding(
             detector=f"{self.name}-{s.why}",
             kind="never-learns",
@@ -323,7 +351,7 @@ class NeverLearnsDetector:
             closed=True,
             text=(
                 f"loss {s.level:.4g} since the first row, {because}"
-                + (f"; it falls from {row.step:g} on" if over else "")
+                + (f"; {falls} from {row.step:g} on" if over else "")
             ),
         )
 

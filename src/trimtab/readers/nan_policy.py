@@ -14,12 +14,17 @@ __all__ = ["nan_means_missing"]
 _MIN_SEGMENTS = 3
 _MIN_REPEATS = 5
 _REGULAR_SHARE = 0.9
+_BESIDE = 0.9
+"""Share of the rows of NaN in which the value beside it is a number, from which it was measured."""
 
 
-def nan_means_missing(column: Column, *, is_loss: bool) -> tuple[NDArray[np.bool_], str]:
+def nan_means_missing(
+    column: Column, *, is_loss: bool, beside: Column | None = None
+) -> tuple[NDArray[np.bool_], str]:
     """Return which NaN cells were not recorded rather than not a number, and why.
 
-    - No number anywhere, in a column that is not the loss: never recorded.
+    - No number anywhere, in a column that is not the loss: never recorded, unless another value of
+      the same evaluations is a number there.
     - Numbers at regular distances with nan between, or nan at regular distances: recorded every
       so often. For columns other than the loss it is enough that most cells are nan and numbers
       come back at least three times.
@@ -29,6 +34,7 @@ def nan_means_missing(column: Column, *, is_loss: bool) -> tuple[NDArray[np.bool
     Args:
         column: Values [n_rows]; absent cells take no part.
         is_loss: Whether it is the training loss, where a NaN must not be explained away.
+        beside: What is measured in the same breath, as a score on the data of a held-out loss.
 
     Returns:
         bool [n_rows] and a clause; all False and "" where every NaN is believed.
@@ -38,7 +44,8 @@ def nan_means_missing(column: Column, *, is_loss: bool) -> tuple[NDArray[np.bool
     nan = np.isnan(column.values[rows])
     if not nan.any():
         return missing, ""
-    why = _whole_column(nan, is_loss=is_loss)
+    known = beside is not None and float(np.isfinite(beside.values[rows]).mean()) >= _BESIDE
+    why = _whole_column(nan, is_loss=is_loss or (known and bool(nan.all())))
     if why:
         missing[rows[nan]] = True
     elif nan[0] and not is_loss:

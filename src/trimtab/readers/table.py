@@ -598,7 +598,9 @@ class LogTable:
             best = max(given or means or candidates, key=lambda k: _rank(k, name, columns[k]))
             column = self._scaled(best, name, columns[best])
             if columnar:
-                column = self._nan_settled(best, name, column)
+                scores = found.get("eval_score", []) if name == "val_loss" else []
+                scored = max((columns[k] for k in scores), key=_fullness, default=None)
+                column = self._nan_settled(best, name, column, scored)
             if name == "loss":
                 column = self._emptied(best, column, columns)
             if column.present.any():
@@ -723,8 +725,8 @@ class LogTable:
         factor = unit_scale(key) if name == "step_time_s" else 1.0
         return column if factor == 1.0 else Column(column.values * factor, column.present)
 
-    def _nan_settled(self, key: str, name: str, column: Column) -> Column:
-        missing, why = nan_means_missing(column, is_loss=name == "loss")
+    def _nan_settled(self, key: str, name: str, column: Column, beside: Column | None) -> Column:
+        missing, why = nan_means_missing(column, is_loss=name == "loss", beside=beside)
         if not missing.any():
             return column
         self.notes.append(

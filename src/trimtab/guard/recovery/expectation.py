@@ -115,5 +115,7 @@ def _line(losses: NDArray[np.float64], start: float) -> tuple[float, float, floa
     # 1.2533 sigma / sqrt(n) is the standard error of a median of n
     if -slope * third <= 3 * 1.2533 * noise * math.sqrt(2 / third):
         return mean, spread, len(losses)
+    # A fall that slows down ends above its line, and never below all that was seen of it.
+    end = max(float(np.median(rest[third:])), float(losses.min()))
     # The slope's own error moves the end of the line by the half of a third.
-    return float(np.median(rest[third:])), noise, third / (1.2533**2 * _END_OF_LINE)
+    return end, noise, third / (1.2533**2 * _END_OF_LINE)

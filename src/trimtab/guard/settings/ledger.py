@@ -28,6 +28,9 @@ __all__ = ["SettingChanged", "SettingsLedger"]
 
 _SCHEDULE_STEPS = 20
 """Steps within which a second change of the same setting makes it a schedule. Ours."""
+_STEEP = 4.0
+"""Times the usual gradient, from which one that is not clipped may have written a matrix anew where
+the update follows its size. Ours."""
 _OWN_SCHEDULE = 3
 """Steps at which a setting changed from which on the script goes by a plan of its own, as one that
 trains parts of a model in turn: it is neither told again nor put back. Ours."""
@@ -441,12 +444,15 @@ class SettingsLedger:
     def _grown(self, values: dict[str, float], step: int) -> tuple[SettingChanged, ...]:
         """Return that a matrix grew by itself; not after a jump of the rate, which does it.
 
-        The row keeps it only where it did.
+        Nor after a gradient that is not clipped, of a step whose size follows it: one of bad labels
+        writes a matrix anew. The row keeps it only where it did.
         """
         jump = values["weight_jump"]
         first, self._weighed = self._weighed, step  # read before the update of its step
         rates = any(c.name == "lr" and step - c.step < _SCHEDULE_STEPS for c in self._changes)
-        if jump == 1 or rates or first >= step:
+        top, times = self._count.steepest(first) if jump != 1 else (0.0, 0.0)
+        steep = times > _STEEP and self._reader.sees_size(top)
+        if jump == 1 or rates or steep or first >= step:
             del values["weight_jump"]
             return ()
         return self._sort([SettingChanged(first, _WEIGHTS, (1.0,), (jump,))], first, of_row=True)

@@ -258,6 +258,15 @@ class LossCount:
         self._measured = None
         return [(self.name, self._told[0], (1.0,), (factor,))]
 
+    def steepest(self, since: int) -> tuple[float, float]:
+        """Return the largest gradient norm since a step, and that by the usual one until then.
+
+        Of fewer than 16 rows until then what is usual is not known: 0.
+        """
+        usual = [norm for step, _, norm in self._rows if step < since]
+        top = max((norm for step, _, norm in self._rows if step >= since), default=0.0)
+        return top, top / median(usual) if len(usual) >= _FEWEST else 0.0
+
     def take_measured(self, factor: float, after: int) -> list[Measured]:
         """Take in that the loop multiplies its loss, as equal weights on equal batches show.
 
