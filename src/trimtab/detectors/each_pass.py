@@ -58,9 +58,7 @@ def told_once(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, 
         spikes = {f.key: f for f in here if f.kind in SPIKES and f.signal == "loss"}
         of_rate = _at_restarts(record, attempt, tuple(spikes.values()))
         notes |= {id(f): "; it comes with each restart of the learning rate" for f in of_rate}
-        onsets = {
-            f.onset_row for f in spikes.values() if f.severity != "info" and f not in of_rate
-        }
+        onsets = {f.onset_row for f in spikes.values() if f.severity != "info" and f not in of_rate}
         teeth = _teeth(sorted(onsets))
         if teeth:
             # What is critical stays told: the order of the data does not make a run diverge.
