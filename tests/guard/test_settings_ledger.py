@@ -16,11 +16,13 @@ from trimtab import analyze
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
+from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
 from trimtab.guard.settings.ledger import SettingsLedger
 from trimtab.guard.settings.reader import SettingsReader
 from trimtab.guard.state.training_state import Training
 from trimtab.plan.expected import ExpectedChanges
 from trimtab.plan.policy import Mode, Policy
+from trimtab.plan.trials import Trial
 from trimtab.readers import read_run
 
 pytestmark = pytest.mark.torch
@@ -338,3 +340,24 @@ def test_parameters_that_are_frozen_and_set_free_are_named(tmp_path: Path) -> No
         guard.step()
     (told,) = [x for x in said if "requires_grad" in x and "not announced" in x][:1]
     assert "frozen: hidden.weight, set free: output.weight" in told
+
+
+def test_what_a_trial_sets_is_not_the_scripts_doing(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    s = make(num_samples=4 * STEPS, dropout=0.0)
+    guard = guard_of(s, run, mode="act", steps=STEPS, policy=POLICY)
+    engine = inner(guard).engine
+    trial = Trial(name="beta2 0.95", settings=(("beta2", 0.95),))
+    before = what_is_in_force(engine)
+    betas = []
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+        betas.append(s.optimizer.param_groups[0]["betas"][1])
+        if guard.step_number == 40:
+            put_in_force(engine, trial, before)
+        elif guard.step_number == 60:
+            take_back(engine, trial, before)
+    assert (betas[39], betas[40], betas[59], betas[60]) == (0.999, 0.95, 0.95, 0.999)
+    assert not events_of(run, "setting-changed")
+    guard.close()

@@ -49,6 +49,7 @@ def put_in_force(engine: Engine, trial: Trial, before: InForce) -> None:
     d.clip_factor = before.clip_factor * trial.clip_factor
     if trial.settings:
         actuators.set_optimizer(engine, dict(trial.settings))
+        engine.own_settings()
     if trial.rewarm_steps is not None:
         actuators.reset_moments(engine)
         d.rewarm = (engine.counters.step + 1, trial.rewarm_steps)
@@ -69,6 +70,7 @@ def take_back(engine: Engine, trial: Trial, before: InForce) -> None:
     d.rewarm = before.rewarm
     if trial.settings:
         actuators.withdraw(engine, [name for name, _ in trial.settings], before.settings)
+        engine.own_settings()
     if trial.precision:
         engine.set_precision(before.precision)
     if trial.put_back:

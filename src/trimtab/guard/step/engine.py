@@ -238,6 +238,10 @@ class Engine:
         for name in values:
             self.decisions.held_settings.pop(name, None)
 
+    def own_settings(self) -> None:
+        """Take the settings as they are now as set by the guard, and not by the script."""
+        self._parts.settings.accept()
+
     def clear_setting(self, name: str, step: int, why: str) -> None:
         """Suspect a change of a setting no longer, also when its step is done again."""
         self._parts.settings.announce(name, step, why)
