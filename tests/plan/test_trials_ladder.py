@@ -237,7 +237,7 @@ def test_what_worked_in_an_incident_of_the_kind_is_tried_and_proposed_first() ->
 def test_every_arm_that_can_be_kept_has_a_remedy_and_a_way_back() -> None:
     for arm in ARMS:
         assert arm.question
-        assert 0 < arm.prior <= 1
+        assert 0 < arm.prior <= 1 or arm.id == "no-update"  # it only separates causes
     assert remedy_of(Trial(name="x", precision="bf16")) == "roll-back+bf16"
     assert remedy_of(Trial(name="x", settings=(("eps", 1e-6),))) == "roll-back+adam-eps"
 

@@ -35,6 +35,12 @@ def _held_out_alone(f: Features) -> float:
     return e.yes(bool(_OF_VALIDATION(f)) and not _OF_TRAINING(f))
 
 
+def _stood(f: Features) -> bool | None:
+    """Whether all went well while the weights stood still; None: that was not tried."""
+    asked = f.tried("no-update")
+    return None if asked is None else asked.held
+
+
 _OF_VALIDATION = e.sign("lost-validation", "evaluation-never-finite", "validation-never-finite")
 _OF_TRAINING = e.sign("non-finite")
 
@@ -170,6 +176,39 @@ NONFINITE: tuple[CauseEntry, ...] = (
             " there is hardware"
         ),
         remedies=("roll-back", "patience"),
+    ),
+    CauseEntry(
+        id="own-doing",
+        title="the loop itself sets weights, targets or labels anew at that step",
+        modes=("F18",),
+        prior=0.03,
+        rules=(
+            EvidenceRule(
+                "leaps-alike",
+                lambda f: e.yes(_stood(f) is False),
+                7.0,
+                "the loss leaps there as well while the weights stand still, and stays",
+            ),
+            EvidenceRule(
+                "by-updates",
+                lambda f: e.yes(_stood(f) is True),
+                -6.0,
+                "while the weights stand still the loss does not leap: updates make it",
+            ),
+            EvidenceRule(
+                "not-asked",
+                lambda f: e.yes(_stood(f) is None),
+                -8.0,
+                "nothing was replayed with weights that stand still",
+            ),
+        ),
+        look_alikes=("happened-once", "code-or-resume-change"),
+        go_back="never",
+        test=(
+            "look for what the script does by its own count of steps: pruning, weights set anew, a"
+            " target network, labels, the terms of the loss"
+        ),
+        remedies=("announce-it",),
     ),
     CauseEntry(
         id="not-reproducible",

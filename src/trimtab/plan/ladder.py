@@ -20,6 +20,7 @@ from trimtab.plan.trials import ARM_BY_ID, DEFAULT_ORDER, SettingPutBack, Trial,
 
 __all__ = [
     "CONTROL",
+    "STANDSTILL",
     "Commit",
     "GiveUp",
     "GoBack",
@@ -36,6 +37,8 @@ __all__ = [
 
 CONTROL = Trial(name="as it was")
 """What changes nothing."""
+STANDSTILL = Trial(name="with no update", lr_factor=1e-9, stands_still=True)
+"""What shows whether updates made a leap of the loss at all."""
 _NOTHING = 0.2
 """Weight of that nothing helps, beside those of the arms. Ours."""
 _WORKED, _SUSPECT, _REPLAY = 4.0, 1.5, 1.2
@@ -184,6 +187,9 @@ class Situation:
     """Chance that it passes by itself, by its diagnosis."""
     due: bool = True
     """Whether it is not waited for any longer."""
+    leaps: bool = False
+    """Whether the loss leaps from one step to the next, again in the unchanged replay, bit for bit,
+    and no batch stands out: what the weights, the data and the settings do not explain."""
 
 
 def next_step(s: Situation) -> NextStep:
@@ -204,6 +210,9 @@ def next_step(s: Situation) -> NextStep:
     if control is not None and control.bitwise is not True and s.calm_steps and not spent:
         # How it went says nothing before it is known how far this job repeats itself.
         return Trial(name=f"calm steps again, {s.calm_replays + 1}", calm_steps=s.calm_steps)
+    if s.leaps and _may_ask(s, "no-update") and STANDSTILL.name not in by_name and not spent:
+        # Where the loop itself makes it, whatever else is tried is for nothing.
+        return STANDSTILL
     worth = {w.name: w.lost < s.stake_steps for w in ways(s)} if s.trials else {}
     held: list[tuple[Trial, TrialResult]] = []
     if s.policy.bisect == "always":
@@ -359,6 +368,10 @@ def _blames_data(s: Situation) -> bool:
     """Whether the run held without data that may not be left out."""
     asked = {t.name for t in _data(s) if t.over_limit}
     return any(t.held and t.name in asked for t in s.trials)
+
+
+def _may_ask(s: Situation, arm: str) -> bool:
+    return arm in s.policy.arms and s.policy.bisect != "never"
 
 
 def _ladder(s: Situation) -> Iterator[Trial]:
@@ -589,7 +602,13 @@ def _put_back(s: Situation) -> Iterator[Trial]:
         yield Trial(name=f"{shown}{more}", put_back=s.changed)
 
 
+def _standstill(_: Situation) -> Iterator[Trial]:
+    """Nothing: it is asked at once, behind a replay that repeats, or not at all."""
+    return iter(())
+
+
 _TRIALS: Mapping[str, Callable[[Situation], Iterator[Trial]]] = {
+    "no-update": _standstill,
     "put-back": _put_back,
     "other-data": _data,
     "lower-lr": _cuts,

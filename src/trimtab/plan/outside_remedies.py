@@ -18,6 +18,14 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
         when="mid-run",
     ),
     Remedy(
+        id="announce-it",
+        title="look at what the script does at that step; if it is meant, announce it",
+        changes="nothing where it is meant: guard.expect(...) ahead of it; else the script",
+        cost="nothing; the steps since, if it was not meant",
+        undo="take the announcement out",
+        when="mid-run",
+    ),
+    Remedy(
         id="widen-input",
         title="give the input more workers, memory or a faster disk",
         changes="workers of the data loader, its prefetch, or where the data lies",

@@ -72,6 +72,17 @@ ARMS: tuple[Arm, ...] = (
         ),
     ),
     Arm(
+        id="no-update",
+        title="the same steps at a rate next to 0",
+        cost=0.0,
+        prior=0.0,
+        question=(
+            "does the loss leap though the weights stand still? then no update made it, but the"
+            " loop itself"
+        ),
+        keepable=False,
+    ),
+    Arm(
         id="put-back",
         title="a setting that nobody announced, put back",
         cost=0.1,
@@ -205,6 +216,8 @@ class Trial:
     over_limit: bool = False
     """Whether it leaves out more data than may be: it only shows whether the data is to blame, and
     is never kept."""
+    stands_still: bool = False
+    """Replay the steps with weights that are hardly updated; such a branch is never kept."""
     calm_steps: int = 0
     """Replay only so many steps, all before the first sign, to see how far this job repeats itself;
     such a branch is neither judged nor kept."""
@@ -240,6 +253,8 @@ class Trial:
             >>> Trial(name="x", skip=(0, 7), lr_factor=0.5).arms, Trial(name="as it was").arms
             (('other-data', 'lower-lr'), ('replay',))
         """
+        if self.stands_still:
+            return ("no-update",)
         changed = {
             "other-state": self.older_state,
             "put-back": bool(self.put_back),
@@ -260,7 +275,7 @@ class Trial:
             >>> Trial(name="x", older_state=True).only_asks, Trial(name="x", skip=(0, 7)).only_asks
             (True, False)
         """
-        return self.older_state or self.over_limit
+        return self.older_state or self.over_limit or self.stands_still
 
     @property
     def unchanged(self) -> bool:

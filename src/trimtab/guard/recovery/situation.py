@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trimtab.guard.recovery.curves import usual_norm
 from trimtab.guard.recovery.data_probe import onset_sample
-from trimtab.guard.recovery.triage import factor_needed, saturates
+from trimtab.guard.recovery.standstill import ROWS_BEHIND, leap_of
+from trimtab.guard.recovery.triage import factor_needed, is_no_updates_doing, saturates
 from trimtab.plan.ladder import Situation
 
 if TYPE_CHECKING:
@@ -101,7 +103,22 @@ def situation_of(
         stake_steps=_at_stake(state, case),
         back_steps=case.seen_step - case.base.step + affordable_probe(policy),
         lasted=max(case.seen_step - int(case.incident.onset), 0),
+        leaps=_leaps_unexplained(case, standing),
     )
+
+
+def _leaps_unexplained(case: Case, standing: Standing) -> bool:
+    """Whether the loss leaps in one step, as in the replay, and nothing that is known explains it."""
+    known = (
+        case.returning
+        or case.lr_jump is not None
+        or bool(_changed(case, standing))
+        or saturates(case.incident)
+        or is_no_updates_doing(case.incident)
+        or "non-finite" in (case.incident.kind, *case.incident.also)
+    )
+    looked = case.probe is not None and not case.probe.num_outliers
+    return looked and not known and case.repeat == "bit-equal" and leap_of(case) is not None
 
 
 def calm_steps(state: RecoveryState, case: Case, standing: Standing) -> int:
@@ -201,6 +218,8 @@ def trial_length(state: RecoveryState, case: Case) -> int:
     if case.now is not None:  # to where the other branch, the run itself, has got
         return case.now.step - case.base.step
     policy = state.policy
+    if case.trial is not None and case.trial.stands_still:
+        return min(int(case.incident.onset) + ROWS_BEHIND - case.base.step, _left(state, case))
     # what a setting does that is put back is known only where the trouble was
     puts_back = case.trial is not None and case.trial.put_back
     leaves_out = case.trial is not None and case.trial.skip is not None
@@ -208,7 +227,12 @@ def trial_length(state: RecoveryState, case: Case) -> int:
     early = saturates(case.incident) or (case.returning and not compares)
     sign = case.first_sign if early else case.seen_step
     steps = max(policy.trial_steps, sign - case.base.step + 2 * policy.patience_steps)
-    return steps if state.final_step is None else min(steps, state.final_step - case.base.step)
+    return min(steps, _left(state, case))
+
+
+def _left(state: RecoveryState, case: Case) -> int:
+    """Return the steps from the restore point to the end of the run, where that is known."""
+    return sys.maxsize if state.final_step is None else state.final_step - case.base.step
 
 
 def _planned_samples(case: Case, final_step: int | None) -> int | None:

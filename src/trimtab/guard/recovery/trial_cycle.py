@@ -60,6 +60,7 @@ from trimtab.guard.recovery.situation import (
     trial_length,
     wasted_share,
 )
+from trimtab.guard.recovery.standstill import own_doing
 from trimtab.guard.recovery.state import (
     Advancing,
     Capturing,
@@ -266,6 +267,10 @@ def trial_step(
         over = len(case.losses) >= case.trial.calm_steps
         return end_calm_replay(state, case, e.step) if over else (state, ())
     length = trial_length(state, case)
+    if case.trial is not None and case.trial.stands_still:  # what it shows shows in its last rows
+        state = replace(state, case=case)
+        over = len(case.losses) >= length
+        return end_trial(state, case, e.step, None) if over else (state, ())
     alarmed = (
         case.alarmed
         or case.broken_steps >= _BROKEN_STEPS
@@ -510,6 +515,12 @@ def _suspect_no_longer(trial: Trial, why: str, step: int) -> tuple[Command, ...]
 
 def _advance(state: RecoveryState, case: Case, e: Surveyed) -> Result:
     """Decide what comes next by the ladder."""
+    stood = case.trial is not None and case.trial.stands_still
+    if stood and (why := own_doing(case)):
+        ending = GiveUp(reason=why)
+        compared = _comparison(case, ending, e.step)
+        state, more = _leave(state, case, ending)
+        return state, (*compared, *more)
     situation = situation_of(state, case, e.standing, e.oldest_step)
     step = next_step(situation)
     if isinstance(step, GoBack | GiveUp) and case.asks:

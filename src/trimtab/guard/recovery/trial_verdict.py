@@ -10,6 +10,7 @@ import numpy as np
 
 from trimtab.diagnosis.probes import TrialResult
 from trimtab.guard.recovery.curves import as_curve, recorded_curve, repeats
+from trimtab.guard.recovery.standstill import own_doing
 from trimtab.guard.recovery.triage import saturates
 from trimtab.guard.recovery.values import JobNoise
 from trimtab.guard.state.decisions import is_back
@@ -102,6 +103,8 @@ def conclude_trial(
         held = not case.alarmed and not found.worse and bool(np.isfinite(case.losses[-1:]).all())
         end, level = reading.mean, reading.base_mean
         unit = unit if reading.sigma is None else 30 * reading.sigma
+    if trial.stands_still:
+        held = not own_doing(case)
     return TrialResult(
         name=trial.name,
         held=held,
@@ -111,7 +114,7 @@ def conclude_trial(
         steps=len(case.losses),
         skipped=trial.skip is not None,
         only_asks=trial.only_asks,
-        lr_factor=trial.lr_factor,
+        lr_factor=1.0 if trial.stands_still else trial.lr_factor,
         lr_limit=_rate_that_was_back(case, trial) or trial.lr_limit,
         changed=tuple(a for a in trial.arms if a not in ("replay", "other-data", "lower-lr")),
         bitwise=_repeats_bitwise(case) if trial.unchanged else None,

@@ -1,0 +1,86 @@
+"""Whether a leap of the loss is the loop's own: it comes though the weights stand still.
+
+An unchanged replay that repeats bit for bit rules out the machine, and losses of the batches ahead
+that are all alike rule out the data. What is left are updates, of a rate or of moments, and the
+loop itself: weights that it prunes or sets anew, a target network that it exchanges, labels or an
+objective that it changes. The same steps at a rate next to 0 tell which: where the loss leaps as
+well, and stays, no update made it, and nothing that recovery changes undoes it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from trimtab.guard.recovery.curves import as_curve
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from trimtab.guard.recovery.case import Case
+
+__all__ = ["ROWS_BEHIND", "leap_of", "own_doing"]
+
+_LEAST_SIGMA = 8.0
+"""Noise of single rows, from which a rise in one row is a leap. As spikes have it."""
+_IN_ONE_ROW = 0.5
+"""Of the rise to its highest loss, that the first row of a leap has. Ours."""
+_AS_FAR, _STAYS = 0.5, 0.5
+"""Of the leap of the run, that of weights that stand still; and of that, what is left at its end.
+Ours."""
+_BEFORE, _LAST = 5, 4
+"""Rows that a level is the median of."""
+ROWS_BEHIND = 8
+"""Rows behind the onset that show whether a leap stays. Ours."""
+
+
+def leap_of(case: Case) -> tuple[int, float] | None:
+    """Return the step at which the loss of the control leaps, and how far; None: it does not."""
+    onset = int(case.incident.onset)
+    sigma = case.expected.sigma
+    for step in (onset, onset + 1):
+        found = _rise(case.control, step)
+        if found is None or not sigma > 0:
+            continue
+        level, rise = found
+        highest = max(x for t, x in case.control.items() if t >= step and math.isfinite(x)) - level
+        if rise >= _LEAST_SIGMA * sigma and rise >= _IN_ONE_ROW * highest:
+            return step, rise
+    return None
+
+
+def own_doing(case: Case) -> str:
+    """Return why the leap is the loop's own, behind a trial whose weights stood still; or nothing.
+
+    Nothing either where the losses before the leap are those of the run: then the rate does not
+    act on this optimizer.
+    """
+    leap = leap_of(case)
+    curve = as_curve(case.losses, after=case.from_step)
+    found = None if leap is None else _rise(curve, leap[0])
+    if leap is None or found is None:
+        return ""
+    step, (level, rise) = leap[0], found
+    before = [t for t in curve if t < step and t in case.control]
+    acts = any(curve[t] != case.control[t] for t in before)
+    last = [x for t, x in curve.items() if t >= step][-_LAST:]
+    stays = float(np.median(last)) - level >= _STAYS * rise
+    if not acts or rise < _AS_FAR * leap[1] or len(last) < _LAST or not stays:
+        return ""
+    return (
+        f"the loop itself changes the loss at step {step}: it leaps by {rise:.3g}, and stays, though"
+        " the weights stand still and no batch stands out (weights, targets or labels set anew?);"
+        " no rate, no data and no older state undoes that; if it is meant, announce it"
+        " (guard.expect)"
+    )
+
+
+def _rise(curve: Mapping[int, float], step: int) -> tuple[float, float] | None:
+    """Return the level before a step, and by how much its loss lies above; None: not known."""
+    before = [curve[t] for t in range(step - _BEFORE, step) if t in curve]
+    if len(before) < 2 or step not in curve or not math.isfinite(curve[step]):
+        return None
+    level = float(np.median(before))
+    return (level, curve[step] - level) if math.isfinite(level) else None

@@ -1,0 +1,128 @@
+"""Leaps of the loss that the loop itself makes: found in two branches, told, and left alone."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.guard.tiny import Setup, events_of, guard_of, make
+from trimtab.guard import Guard
+from trimtab.guard.recovery.expectation import Expectation
+from trimtab.guard.recovery.standstill import leap_of, own_doing
+from trimtab.plan.policy import Policy
+
+pytestmark = pytest.mark.torch
+
+STEPS, AT = 130, 70
+POLICY = Policy(
+    trial_steps=16,
+    patience_steps=4,
+    healing_steps=0,
+    verify_steps=16,
+    cooldown_steps=16,
+    snapshot_every_steps=10,
+    max_wasted_share=4.0,
+    checkpoint_in_background=False,
+    yardstick_share=0.0,
+)
+
+
+def head_anew(s: Setup) -> None:
+    """Set the last layer anew, ten times as large, the same each time."""
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(1)
+        s.model.output.weight.copy_(
+            10 * torch.randn(s.model.output.weight.shape, generator=generator)
+        )
+
+
+def moments_lost(s: Setup) -> None:
+    """Take the second moments away: the next update is far too large."""
+    for held in s.optimizer.state.values():
+        held["exp_avg_sq"].mul_(1e-9)
+
+
+def train(run: Path, change: Any) -> tuple[Guard, list[int]]:
+    s = make(num_samples=4 * STEPS, dropout=0.0)
+    guard = guard_of(s, run, mode="act", steps=STEPS, policy=POLICY)
+    made = []
+    for batch in guard:
+        if guard.step_number + 1 == AT and guard.phase != "probe":
+            change(s)
+            made.append(guard.step_number)
+        guard.backward(s.loss(batch))
+        guard.step()
+    return guard, made
+
+
+def decided(run: Path) -> list[str]:
+    return [str(e.data["why"]) for e in events_of(run, "decision")]
+
+
+def trials(run: Path) -> list[str]:
+    return [e.data["remedy"] for e in events_of(run, "outcome") if e.data.get("trial")]
+
+
+def test_a_layer_that_the_loop_sets_anew_is_told_and_left_alone(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    guard, made = train(run, head_anew)
+    assert trials(run) == ["trial: as it was", "trial: with no update"]
+    assert len(made) == 4  # the run, two branches, and the run again
+    assert any("the loop itself changes the loss at step 70" in why for why in decided(run))
+    assert not guard.actions
+    guard.close()
+
+
+def test_an_update_that_is_too_large_is_not_the_loops_own(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    guard, _ = train(run, moments_lost)
+    assert not any("the loop itself" in why for why in decided(run))
+    guard.close()
+
+
+def case(run: list[float], still: list[float], *, onset: int = 20) -> Any:
+    return SimpleNamespace(
+        incident=SimpleNamespace(onset=onset),
+        expected=Expectation(level=1.0, sigma=0.02, unit=1.0),
+        control={11 + i: x for i, x in enumerate(run)},
+        losses=tuple(still),
+        from_step=10,
+    )
+
+
+FLAT = [1.0, 1.01, 0.99, 1.0, 1.01, 1.0, 0.99, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("still", "own"),
+    [
+        ([*FLAT, *[3.0] * 9], False),  # bit for bit the run: the rate does not act
+        ([*[x + 0.001 for x in FLAT], *[3.0] * 9], True),
+        ([*[x + 0.001 for x in FLAT], *[1.0] * 9], False),
+        ([*[x + 0.001 for x in FLAT], 3.0, *[1.0] * 8], False),  # it passes by itself
+        ([*[x + 0.001 for x in FLAT], 1.3, *[1.3] * 8], False),
+        ([*[x + 0.001 for x in FLAT], *[np.nan] * 9], False),
+        ([*[x + 0.001 for x in FLAT], 3.0], False),
+    ],
+)
+def test_a_leap_that_comes_and_stays_without_updates_is_the_loops_own(
+    still: list[float], own: bool
+) -> None:
+    assert bool(own_doing(case([*FLAT, *[3.0] * 9], still))) is own
+
+
+@pytest.mark.parametrize(
+    ("run", "leaps"),
+    [
+        ([*FLAT, *[3.0] * 9], True),
+        ([*FLAT, *np.linspace(1.1, 3.0, 9)], False),  # it climbs
+        ([*FLAT, *[1.05] * 9], False),  # noise
+        ([*FLAT, *[np.nan] * 9], False),
+        (FLAT[:5], False),
+    ],
+)
+def test_a_leap_comes_in_one_row(run: list[float], leaps: bool) -> None:
+    assert (leap_of(case(run, [])) is not None) is leaps
