@@ -344,6 +344,31 @@ def test_a_function_is_judged_by_the_good_direction_it_names(tmp_path: Path) -> 
     assert first["metrics"] == {"accuracy": [0.501, "up"], "loss": [2.0, "down"]}
 
 
+@pytest.mark.parametrize(("unit", "told"), [(1.0, True), (1000.0, False)])
+def test_a_loss_of_the_users_own_is_judged_from_its_second_reading_in_the_units_of_training(
+    unit: float, told: bool, tmp_path: Path
+) -> None:
+    s = make(num_samples=4000)
+    asked: list[float] = []
+
+    def held_out() -> float:
+        # four readings, as of a validation that is dear: 2.1, 2, and then three times as much
+        asked.append(unit * (2.1 - 0.1 * len(asked) if len(asked) < 2 else 6.0))
+        return asked[-1]
+
+    policy = Policy(yardstick_share=0.05, snapshot_every_steps=3, checkpoint_in_background=False)
+    guard = guard_of(s, tmp_path / "run", steps=70, policy=policy, validate=held_out)
+    for batch in guard:
+        guard.backward(s.loss(batch))
+        guard.step()
+    guard.close()
+    read = events_of(tmp_path / "run", "yardstick")
+    assert 3 <= len(read) <= 5
+    assert {e.data["is_loss"] for e in read} == {told}
+    kinds = {e.data["kind"] for e in events_of(tmp_path / "run", "incident")}
+    assert ("held-out-worse" in kinds) is told
+
+
 @pytest.mark.parametrize("given", [0.25, torch.tensor(0.25), {"f1": [0.75, "up"]}])
 def test_a_number_that_a_function_returns_is_a_loss(given: object) -> None:
     assert checked_metrics(given) in ({"loss": (0.25, "down")}, {"f1": (0.75, "up")})

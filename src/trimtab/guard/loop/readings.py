@@ -329,7 +329,10 @@ class Readings:
         sigma = self._sigma()
         if self._is_foreign(reading.mean, sigma, fed):
             return {"foreign": True}
-        found = self._yardstick.judge(reading, sigma=sigma)
+        yard = self._yardstick
+        if yard.is_loss is None and math.isfinite(sigma):
+            yard.is_loss = yard.gives_loss and self._costs_what_is_fed(reading.mean, sigma)
+        found = yard.judge(reading, sigma=sigma)
         noted = {
             "yardstick_loss": reading.mean,
             "yardstick_evidence": min(found.total, _MOST_EVIDENCE),
@@ -337,7 +340,14 @@ class Readings:
         }
         self._parts.pool.note({k: v for k, v in noted.items() if math.isfinite(v)})
         told = {"evidence": noted["yardstick_evidence"], "rise": found.rise, "sigma": sigma}
-        return {k: v for k, v in told.items() if math.isfinite(v)}
+        finite: dict[str, object] = {k: v for k, v in told.items() if math.isfinite(v)}
+        return finite | ({} if yard.loops else {"is_loss": yard.is_loss is True})
+
+    def _costs_what_is_fed(self, loss: float, sigma: float) -> bool:
+        """Whether a user's loss is about that of training: then it is counted in the same units."""
+        level = float(np.median(np.array(self._losses)[-_FIRST_ROWS:]))
+        descent = float(np.median(np.array(self._first))) - level
+        return abs(loss - level) <= max(_FOREIGN_SHARE * descent, _FOREIGN_SIGMA * sigma)
 
     def _without_unlike(self, reading: Reading) -> Reading:
         """Leave out batches that are unlike what is fed, and always were, where others are like it.

@@ -131,6 +131,8 @@ class Yardstick:
         """Of the batches, to be written down with the next reading; empty: it is written down."""
         self.new_series = False
         """Whether what was read before the restart was of other batches."""
+        self.is_loss: bool | None = None
+        """Whether the user's function gives what training counts its loss in; None: not known yet."""
         self._known = self._heard = False
         self._heard_digest = ""
         self.in_eval = True
@@ -146,8 +148,19 @@ class Yardstick:
     @property
     def decides(self) -> bool:
         """Whether recovery may go by it: by a user's metric only once its own spread is known."""
-        known = self._function is None or self.test.spread is not None or self.no_number
+        known = self._has_scale or self.test.spread is not None or self.no_number
         return self.on and known
+
+    @property
+    def _has_scale(self) -> bool:
+        """Whether the spread of the training loss says what a reading may differ by."""
+        return self._function is None or self.is_loss is True
+
+    @property
+    def gives_loss(self) -> bool:
+        """Whether the user's function says that its first metric is a loss."""
+        name, (_, way) = next(iter(self.metrics.items()), ("", (0.0, "")))
+        return self._function is not None and way == "down" and name.lower().endswith("loss")
 
     @property
     def loops(self) -> bool:
@@ -354,10 +367,11 @@ class Yardstick:
             self.metrics = checked_metrics(self._function())
             losses = _lower_is_better(self.metrics)
             self.no_number = not all(map(math.isfinite, losses))
-            # a spread that is not known: nothing is said but whether there are numbers
-            sigma = math.inf if self.test.spread is None else self.test.spread
+            sigma = self.test.spread
             if request.older is None:
-                return Reading(request.step, losses, sigma=self.test.spread)
+                return Reading(request.step, losses, sigma=sigma)
+            if sigma is None and not self._has_scale:
+                sigma = math.inf  # nothing is said but whether there are numbers
             self._swap_in(request.older)
             fix_rng(FIXED_SEED)
             base = _lower_is_better(checked_metrics(self._function()))
@@ -462,6 +476,8 @@ class Yardstick:
         elif "evidence" not in data:
             return
         sigma = data.get("sigma")
+        if isinstance(is_loss := data.get("is_loss"), bool):
+            self.is_loss = is_loss
         self.judge(
             Reading(step, values), sigma=sigma if isinstance(sigma, int | float) else math.inf
         )
@@ -473,10 +489,10 @@ class Yardstick:
 
         Args:
             reading: Made in a calm step.
-            sigma: Spread of single rows of the training loss; a user's metric has another unit, so
-                that only its own spread counts.
+            sigma: Spread of single rows of the training loss; of a user's metric in another unit
+                only its own spread counts.
         """
-        sigma = math.inf if self._function is not None else sigma
+        sigma = sigma if self._has_scale else math.inf
         return self.test.take_in(reading.step, reading.losses, sigma=sigma)
 
 
