@@ -33,7 +33,7 @@ from trimtab.guard.yardstick.reading import Reading
 from trimtab.lab.scenarios import Scenario
 from trimtab.plan.effects import Effect
 from trimtab.plan.policy import Policy
-from trimtab.plan.trials import Trial
+from trimtab.plan.trials import SettingPutBack, Trial
 from trimtab.record import RecordBuilder, RunRecord
 
 pytestmark = pytest.mark.torch
@@ -661,6 +661,34 @@ def test_update_goes_further_back_where_no_trial_held_and_then_gives_up() -> Non
     assert world.state.given_up.startswith("no trial held")
     assert not world.attempts[-1].trial
     assert world.actions() == []
+
+
+def test_update_goes_further_back_where_a_setting_that_was_put_back_did_not_help(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    change = SettingPutBack(
+        name="weight_decay", step=90, values=(0.1,), changed_to=(0.2,), shown="weight_decay back"
+    )
+    standing, answer = World.standing, World.answer
+
+    def answered(self: World, question: c.Question) -> Event:
+        found = answer(self, question)
+        return replace(found, worked=("other-data",)) if isinstance(found, ev.Surveyed) else found
+
+    monkeypatch.setattr(World, "answer", answered)
+    monkeypatch.setattr(
+        World,
+        "standing",
+        lambda self: replace(standing(self), changed=(change,) * (self.row > 100)),
+    )
+    policy = {"arms": ("other-data", "put-back"), "max_rollbacks": 2}
+    world = World(bad_from_100, bad_batch=in_window, **policy)
+    world.state = replace(world.state, final_step=4000)
+    world.train_until("probe").train_until("calm", limit=3000)
+    first = [o["remedy"] for o in world.journalled("outcome")][:2]
+    assert first == ["trial: without samples 792-871", "trial: weight_decay back"]
+    assert world.phases.count(("trial", "probe")) >= 1
+    assert world.decided()[-1] == "stop acting"
 
 
 def test_update_only_advises_once_it_has_given_up() -> None:

@@ -71,6 +71,14 @@ def test_recurrence_counts_a_single_row_that_stands_out_as_far_as_a_spike() -> N
     assert seen.take_in(POLICY, [row]) == (seen, (row,))  # counted once
 
 
+def test_single_rows_of_a_loss_below_zero_are_no_spikes_that_return() -> None:
+    row = dataclasses.replace(spike(110, kind="batch-outlier", value=5.0), expected=-12.0)
+    seen, _ = RecurringSpikes().take_in(POLICY, [row])
+    seen, _ = seen.take_in(POLICY, [dataclasses.replace(row, onset=200.0, onset_row=200)])
+    assert seen.onsets == ()
+    assert not seen.returns(POLICY, spike(300))
+
+
 def test_recurrence_of_another_branch_begins_anew_and_other_signals_do_not_count() -> None:
     other = dataclasses.replace(spike(300), signal="grad_norm")
     assert not after(110, 200).returns(POLICY, other)

@@ -95,7 +95,9 @@ def _back_late(f: Finding, record: RunRecord) -> Finding:
     levels = np.median(record.columns["loss"].values[cut], axis=1)
     # the score of a rough start is no count of noise units
     rough = f.detector.startswith("rough-start-")
-    near = f.expected + (BACK_SHARE * f.expected if rough else 2 * (f.value - f.expected) / f.score)
+    near = f.expected + (
+        BACK_SHARE * abs(f.expected) if rough else 2 * (f.value - f.expected) / f.score
+    )
     near = max(near, _first_level(f, record))
     back = np.flatnonzero(levels <= near)
     # One low stretch within a wild phase is no recovery.

@@ -22,7 +22,8 @@ __all__ = ["RecurringSpikes"]
 _EDGE = ("grad_norm", "activation_norm")
 _STANDS_OUT = ("spike", "batch-outlier")
 _OUTLIER_SHARE = 0.5
-"""Excess of a single row over the expected loss from which it counts as a spike, share."""
+"""Excess of a single row over the expected loss from which it counts as a spike, share; a loss that
+may be negative has no shares, and its single rows count as such."""
 _LEAST_PERIOD = 8
 """Steps apart from which spikes at equal distances are what the loop does in turn. Ours."""
 _MOST_APART = 256
@@ -66,7 +67,8 @@ class RecurringSpikes:
                 state = state._with(policy, onset)
         if f.signal != "loss":
             return state, f
-        alone = f.kind == "batch-outlier" and f.value - f.expected > _OUTLIER_SHARE * f.expected
+        far = f.expected > 0 and f.value - f.expected > _OUTLIER_SHARE * f.expected
+        alone = f.kind == "batch-outlier" and far
         if f.kind == "spike" or alone:
             state = state._with(policy, onset)
         if alone:

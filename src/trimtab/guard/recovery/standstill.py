@@ -27,9 +27,9 @@ _LEAST_SIGMA = 8.0
 """Noise of single rows, from which a rise in one row is a leap. As spikes have it."""
 _IN_ONE_ROW = 0.5
 """Of the rise to its highest loss, that the first row of a leap has. Ours."""
-_AS_FAR, _STAYS = 0.5, 0.5
-"""Of the leap of the run, that of weights that stand still; and of that, what is left at its end.
-Ours."""
+_AS_FAR, _STAYS, _STAYS_SIGMA = 0.5, 0.1, 3.0
+"""Of the leap of the run, that of weights that stand still; and of that, and in the noise of single
+rows, what is left at its end: weights that stand still come back to the level itself. Ours."""
 _BEFORE, _LAST = 5, 4
 """Rows that a level is the median of."""
 ROWS_BEHIND = 8
@@ -66,7 +66,8 @@ def own_doing(case: Case) -> str:
     before = [t for t in curve if t < step and t in case.control]
     acts = any(curve[t] != case.control[t] for t in before)
     last = [x for t, x in curve.items() if t >= step][-_LAST:]
-    stays = float(np.median(last)) - level >= _STAYS * rise
+    left = float(np.median(last)) - level
+    stays = left >= max(_STAYS * rise, _STAYS_SIGMA * case.expected.sigma)
     if not acts or rise < _AS_FAR * leap[1] or len(last) < _LAST or not stays:
         return ""
     return (

@@ -695,6 +695,8 @@ def continue_further_back(
         base=older,
         base_reading=(),
         trial=None,
+        cleared=False,
+        in_doubt=False,
         trials=(),
         ends=(),
         lr_restore=lr_restore,
