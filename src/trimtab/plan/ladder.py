@@ -49,6 +49,8 @@ _LATER = (0.7, 0.8)
 _STEADYING = ("put-back", "other-data", "lower-lr", "lower-clip")
 """Arms that are asked where the data is to blame and may not be left out: what steadies an update
 may pass over it. A lower rate once: that deeper ones hold where it fails was never seen. Ours."""
+_WINDOW = 3
+"""Batches that make a window of bad data, beside spikes that return. Ours."""
 _OUTLIERS, _NO_OUTLIERS = 0.8, 0.16
 """Weight of leaving data out where batches stood out, and where none did. Ours."""
 
@@ -426,7 +428,7 @@ def _weight(s: Situation, arm: str) -> float:
         return float(_SUSPECT * _LATER[1] ** suspected.index(arm))
     if arm == "replay":
         return _REPLAY
-    if arm == "other-data" and _outliers(s):
+    if arm == "other-data" and _accused(s):
         return _OUTLIERS
     if arm == "other-data" and s.probe is not None and s.policy.bisect == "when-stuck":
         return _NO_OUTLIERS
@@ -488,7 +490,7 @@ def _suspected(s: Situation) -> tuple[str, ...]:
         return ("other-data", "put-back")
     if s.changed or (_lr_rose(s) and not _outliers(s)):
         return ("put-back", "lower-lr") if _lr_rose(s) else ("put-back",)
-    return ("lower-lr",) if s.saturating or (s.returning and not _outliers(s)) else ()
+    return ("lower-lr",) if s.saturating or (s.returning and not _accused(s)) else ()
 
 
 def _is_named(s: Situation) -> bool:
@@ -659,6 +661,16 @@ def _factors(s: Situation) -> Iterator[tuple[float, str]]:
 
 def _outliers(s: Situation) -> bool:
     return s.probe is not None and s.probe.num_outliers > 0
+
+
+def _accused(s: Situation) -> bool:
+    """Tell whether the data is accused: where spikes return, by more than a hard batch or two.
+
+    A rate that is too high spikes at hard batches first, and at others without them.
+    """
+    return _outliers(s) and (
+        not s.returning or (s.probe is not None and s.probe.num_outliers >= _WINDOW)
+    )
 
 
 def _skip_range(s: Situation) -> tuple[int, int] | None:

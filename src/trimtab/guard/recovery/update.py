@@ -194,8 +194,10 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
         state, findings, explained = _by_design(state, e)
         e = replace(e, findings=findings)
     if findings:
-        # spikes of a trial are judged by the trial; they are undone with it
-        if state.phase == "calm":
+        # spikes of a trial are judged by the trial; they are undone with it. Where spikes return, it
+        # has failed with as many of them as the run was not trained through.
+        returning = state.case is not None and state.case.returning
+        if state.phase == "calm" or (state.phase == "trial" and returning):
             recurrence, findings = state.recurrence.take_in(state.policy, findings)
             state = replace(state, recurrence=recurrence)
         if state.left_before:
