@@ -118,6 +118,22 @@ def test_one_epoch_is_the_default(tmp_path: Path) -> None:
     assert differences(state, state_of(watched)) == []
 
 
+def test_a_loss_that_is_not_finite_is_said_at_once_though_nothing_is_skipped(
+    tmp_path: Path,
+) -> None:
+    s = make(num_samples=4000)
+    guard = guard_of(s, tmp_path / "run", steps=60)
+    for batch in guard:
+        if guard.step_number >= 40:
+            with torch.no_grad():
+                s.model.output.weight.fill_(torch.inf)
+        guard.backward(s.loss(batch))
+        guard.step()
+    guard.close()
+    notes = [e for e in events_of(tmp_path / "run", "note") if "took it in" in str(e.data)]
+    assert [e.step for e in notes] == [41]
+
+
 def test_an_evaluation_between_steps_changes_nothing_that_is_recorded(tmp_path: Path) -> None:
     from tests.guard.tiny import rows_of
 

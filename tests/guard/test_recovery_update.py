@@ -480,6 +480,8 @@ def test_update_names_and_handles_a_level_that_was_accepted_where_it_is_left_alo
         ("spike", 128.9, 128.0, 0, True),  # the same weights cost 64 times as much
         ("drift", 2.5, 2.0, 2, False),
         ("spike", 3.0, 2.99, 0, True),  # the loss of the same weights has risen by as much
+        ("too-good", -8.0, 2.0, 0, True),
+        ("too-good", -8e14, 2.0, 0, False),  # no step takes a sound loss so far down
     ],
 )
 def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(

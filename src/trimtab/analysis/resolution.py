@@ -41,7 +41,6 @@ def resolved(account: RunAccount) -> frozenset[int]:
     record = account.record
     live = {record.attempts[i].number for i in record.final_lineage()}
     found: set[int] = set()
-    gone_from = math.inf  # first step that a remedy which held gave up
     for index, events in answers(account).items():
         incident = account.incidents[index].incident
         actions = [e for e in events if e.event == "action"]
@@ -52,11 +51,25 @@ def resolved(account: RunAccount) -> frozenset[int]:
             held = _only_skipped(incident)
         else:
             held = left_behind(record, incident) and _proven(actions, outcomes, live)
-            if held:
-                gone_from = min(gone_from, _given_up_from(actions[-1]))
         if held:
             found.add(index)
-    return frozenset(found | _given_up(account, gone_from))
+    return frozenset(found | _given_up(account, _gone_from(account.events, live)))
+
+
+def _gone_from(events: Sequence[Event], live: Set[str]) -> float:
+    """Return the first step that a remedy which held gave up, whatever it was taken against.
+
+    Judged as a whole, an attempt may have begun to fail before the guard saw it.
+    """
+    told = [e for e in events if e.event in ("action", "outcome") and not e.data.get("trial")]
+    first = math.inf
+    for i, action in enumerate(told):
+        if action.event != "action":
+            continue
+        after = next((j for j in range(i + 1, len(told)) if told[j].event == "action"), len(told))
+        if _proven([action], told[i + 1 : after], live):
+            first = min(first, _given_up_from(action))
+    return first
 
 
 def _given_up_from(action: Event) -> float:

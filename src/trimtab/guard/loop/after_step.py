@@ -129,7 +129,8 @@ class AfterStep:
             edge.run("journal", lambda: recovery.note_odd_ranks(row.labels["odd_ranks"]))
         if "adam_broken_at" in row.labels:
             edge.run("journal", lambda: recovery.note_broken_state(row.labels["adam_broken_at"]))
-        if self.acting and not self._recovery.busy:
+        whole = math.isfinite(row.values["loss"]) and math.isfinite(row.values["grad_norm"])
+        if (self.acting or not whole) and not self._recovery.busy:
             edge.run("journal", lambda: self._tell_of_skip(row))
         edge.run("verdict", parts.rows.note_order)
         for change in parts.settings.add_to(row.values, step):

@@ -84,6 +84,8 @@ class Notices:
     """Step and text of the last one said."""
     next_jump: float = -math.inf
     """Step from which a jump of the rate is said again."""
+    next_broken: float = -math.inf
+    """Step from which a loss that is not finite, and was trained on, is said again."""
     skips: SkipRun | None = None
     """The run of skipped updates under way."""
     skipped_rows: tuple[int, ...] = ()
@@ -214,19 +216,25 @@ class Notices:
     # -- skipped updates --------------------------------------------------------------------
 
     def hear_update(self, e: UpdateDone) -> tuple[Notices, tuple[Command, ...]]:
-        """Take in one step: a run of updates left out for NaN or Inf is reported as it begins."""
+        """Take in one step: a run of updates left out for NaN or Inf is reported as it begins.
+
+        A loss or norm that is not finite and that the update took in is said at once as well.
+        """
         broken = not math.isfinite(e.loss) or not (e.scaled or math.isfinite(e.norm))
         if not (broken and e.skipped):
-            return self.end_skips()
+            state, ended = self.end_skips()
+            if not broken or e.step < state.next_broken:
+                return state, ended
+            text = f"{_what_broke(e)}: the update took it in"
+            state = replace(state, next_broken=e.step + _REPEAT_STEPS)
+            return state, (*ended, note(e.step, text), at_step(e.step, text))
         rows = (*self.skipped_rows[-_SKIPPED_ROWS + 1 :], e.row)
         run = self.skips
         if run is not None:
             run = replace(run, last=e.last, num=run.num + 1)
             action = NoteAction(run.step, "skip-update", run.values, run.why, revises=True)
             return replace(self, skips=run, skipped_rows=rows), (action,)
-        finite = math.isfinite(e.loss)
-        why = f"the gradient's norm is {e.norm}" if finite else f"loss is {e.loss}"
-        why += _place_of(e, of_gradient=finite)
+        why = _what_broke(e)
         run = SkipRun(e.step, why, e.first, e.last, 1)
         return replace(self, skips=run, skipped_rows=rows), (
             NoteAction(run.step, "skip-update", run.values, why),
@@ -240,6 +248,12 @@ class Notices:
             return self, ()
         data = {"remedy": "skip-update", "why": run.why, "values": run.values}
         return replace(self, skips=None), (JournalEvent("action", run.step, data),)
+
+
+def _what_broke(e: UpdateDone) -> str:
+    finite = math.isfinite(e.loss)
+    why = f"the gradient's norm is {e.norm}" if finite else f"loss is {e.loss}"
+    return why + _place_of(e, of_gradient=finite)
 
 
 def advice(plan: Plan) -> tuple[tuple[str, ...], tuple[Say, ...]]:

@@ -132,6 +132,9 @@ _SAME_KIND, _LEARNED_GAP = 0.5, 0.75
 what they do. And the most that they cost more, share of the unit, where something of them is
 learned. Ours."""
 
+_MOST_GAIN = 4.0
+"""Units, the descent of the run so far among them, that fixed batches may gain while an alarm is open.
+Ours."""
 _MOST_PATIENCES = 5
 """Times the patience for which trouble that may heal is waited for, as `supervise` has it. Ours."""
 
@@ -349,8 +352,11 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         or state.times_left_alone >= _LEFT_ALONE_BEFORE
         or arrived
     )
-    if found.worse or not (found.rise <= 0 or (harmless and math.isfinite(found.rise))):
-        what = "worse" if found.worse else "not better"
+    # No step takes a sound loss so far down: it is counted otherwise, or has another sign.
+    believed = found.rise >= -_MOST_GAIN * scale.unit
+    alike = found.rise <= 0 or (harmless and math.isfinite(found.rise))
+    if found.worse or not (believed and alike):
+        what = "worse" if found.worse else "not better" if believed else "too good to be true"
         told = decision(e.step, "read the fixed batches", f"{what}: {_told(r, found)}")
         # what lies within noise shows neither: that waiting does no harm is not known
         state, more = look_up(state, replace(asked.event, is_worse=found.worse or None))
