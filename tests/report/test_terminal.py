@@ -179,7 +179,7 @@ def test_an_alarm_whose_steps_were_given_up_with_a_cured_one_asks_for_nothing(
         account = replace(rescued, events=events, incidents=(*rescued.incidents, beside))
         assert len(resolved(account)) == num_resolved
     # judged as a whole, the attempt failed elsewhere than the guard saw it, by another kind
-    far = replace(cured, incident=replace(cured.incident, kind="spike", onset=onset - 30))
+    far = replace(cured, incident=replace(cured.incident, kind="spike"))
     events = tuple(
         replace(e, data={**e.data, "values": {"to_step": int(onset) - 40}})
         if e.event == "action"
