@@ -226,6 +226,23 @@ def test_a_gradient_that_is_not_clipped_may_write_a_matrix_anew(
         assert ("weight_jump" in row) is (told and step == 41)
 
 
+@pytest.mark.parametrize("factor", [1.0, 100.0])
+def test_a_rate_that_jumps_within_a_schedule_may_write_a_matrix_anew(factor: float) -> None:
+    model = nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+    training = Training(model, optimizer, None, None, {})
+    ledger = SettingsLedger(SettingsReader(training, clip=lambda: None), ExpectedChanges())
+    for step in range(1, 42):
+        optimizer.param_groups[0]["lr"] = 0.1 * 0.999**step * (factor if step >= 35 else 1.0)
+        ledger.before_update(step)
+        row = {"loss": 1.0, "grad_norm": 1.0}
+        if step % 10 == 1:
+            row["weight_jump"] = 3.7 if step == 41 else 1.0
+        ledger.add_to(row, step)
+        ledger.after_update()
+    assert ("weight_jump" in row) is (factor == 1)
+
+
 def test_a_fingerprint_costs_microseconds() -> None:
     layers = [nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(0.1)) for _ in range(40)]
     model = nn.Sequential(*layers)

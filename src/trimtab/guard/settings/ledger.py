@@ -183,6 +183,8 @@ class SettingsLedger:
         self._rates: tuple[float, ...] = ()
         self._rate_moved = -_SCHEDULE_STEPS
         """Step at which the script last moved the rate by less than a jump."""
+        self._rate_jumped = -_SCHEDULE_STEPS
+        """Step of the newest jump of the rate, by a schedule or without one."""
         self._moved: dict[str, int] = {}
         """Step of the last change of each setting from outside."""
         self._steps: dict[str, set[int]] = {}
@@ -449,7 +451,7 @@ class SettingsLedger:
         """
         jump = values["weight_jump"]
         first, self._weighed = self._weighed, step  # read before the update of its step
-        rates = any(c.name == "lr" and step - c.step < _SCHEDULE_STEPS for c in self._changes)
+        rates = step - self._rate_jumped < _SCHEDULE_STEPS
         top, times = self._count.steepest(first) if jump != 1 else (0.0, 0.0)
         steep = times > _STEEP and self._reader.sees_size(top)
         if jump == 1 or rates or steep or first >= step:
@@ -577,6 +579,7 @@ class SettingsLedger:
             for a, b in zip(before, rates, strict=True)
         )
         if jumped:
+            self._rate_jumped = step  # whether or not a schedule does it
             return [SettingChanged(step, "lr", before, rates)]
         self._moved["lr"] = self._rate_moved = step  # somebody's own schedule
         return []
