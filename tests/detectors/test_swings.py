@@ -107,3 +107,28 @@ def test_a_weight_that_is_warmed_up_turns_no_loss_round(tmp_path: Path) -> None:
     columns = {"loss": loss, "val_loss": (loss + 1.5)}
     assert alarms(columns, tmp_path) == {"divergence"}
     assert alarms({**columns, "beta": beta}, tmp_path) == set()
+
+
+def window(seed: int, *, low: float, num: int, peak: float, stays: float = 0.0) -> Columns:
+    """Return a loss that falls out of its level for some rows, and leaps back over it."""
+    rng, t = np.random.default_rng(seed), np.arange(300)
+    before = 0.3 * np.exp(0.15 * rng.standard_normal(350)) + 2 * np.exp(-np.arange(350) / 40)
+    during = np.maximum(0.3 * np.exp(-1.5 * np.arange(num)), low)
+    after = (0.3 + stays) * np.exp(0.15 * rng.standard_normal(300)) + peak * np.exp(-t / 10)
+    return {"loss": np.concatenate((before, during, after)), "lr": np.full(650 + num, 1e-3)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("low", "num", "peak"), [(3e-8, 60, 38.0), (0.05, 30, 0.5)])
+def test_a_window_of_low_losses_is_told_and_not_the_way_back(
+    low: float, num: int, peak: float, seed: int, tmp_path: Path
+) -> None:
+    found = judged(window(seed, low=low, num=num, peak=peak), tmp_path)
+    assert {i.severity for i in found} == {"warning"}
+    assert "too-good" in {i.kind for i in found}
+    assert {i.kind for i in found} <= {"too-good", "plateau"}
+
+
+def test_a_leap_that_goes_on_above_the_old_level_stays_told(tmp_path: Path) -> None:
+    found = judged(window(0, low=0.05, num=30, peak=0.5, stays=0.6), tmp_path)
+    assert {i.kind for i in found} & {"spike", "unrecovered-spike", "shift", "divergence"}

@@ -232,6 +232,7 @@ def test_a_rate_that_jumps_within_a_schedule_may_write_a_matrix_anew(factor: flo
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     training = Training(model, optimizer, None, None, {})
     ledger = SettingsLedger(SettingsReader(training, clip=lambda: None), ExpectedChanges())
+    row: dict[str, float] = {}
     for step in range(1, 42):
         optimizer.param_groups[0]["lr"] = 0.1 * 0.999**step * (factor if step >= 35 else 1.0)
         ledger.before_update(step)

@@ -34,6 +34,7 @@ from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
 from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, runaway_findings
 from trimtab.detectors.swells import swell_findings
+from trimtab.detectors.troughs import as_troughs
 from trimtab.detectors.unmoved import unmoved_findings
 from trimtab.readers.rank_values import names_rank
 from trimtab.record import RunRecord
@@ -170,7 +171,7 @@ def all_findings(
     later = [f if f.detector == "runaway" else of_stand_in(f, no_distance) for f in later]
     found = (*findings, *later)
     if as_explained.__name__ not in moved.off:
-        found = as_explained(record, found)
+        found = as_troughs(record, as_explained(record, found))
     if told_once.__name__ not in moved.off:
         found = as_follows(told_once(record, found))
     for change in rescaled:
