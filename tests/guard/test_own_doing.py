@@ -13,6 +13,7 @@ from trimtab.guard import Guard
 from trimtab.guard.recovery.expectation import Expectation
 from trimtab.guard.recovery.standstill import leap_of, own_doing
 from trimtab.plan.policy import Policy
+from trimtab.record import RecordBuilder
 
 pytestmark = pytest.mark.torch
 
@@ -90,6 +91,8 @@ def case(run: list[float], still: list[float], *, onset: int = 20) -> Any:
         control={11 + i: x for i, x in enumerate(run)},
         losses=tuple(still),
         from_step=10,
+        first_sign=onset,
+        probe_samples=(),
     )
 
 
@@ -126,3 +129,45 @@ def test_a_leap_that_comes_and_stays_without_updates_is_the_loops_own(
 )
 def test_a_leap_comes_in_one_row(run: list[float], leaps: bool) -> None:
     assert (leap_of(case(run, [])) is not None) is leaps
+
+
+def counted(gain: float, *, noise: float = 0.0, learned: bool = False) -> Any:
+    """Return a case without a leap: from step 21 on the loss of the run climbs."""
+    rng = np.random.default_rng(0)
+    builder = RecordBuilder("made", "made")
+    cost = 1.0 + 0.2 * rng.random(40)
+    for step in range(1, 41):
+        risen = 0.5 * min(max(step - 20, 0), 4) / 4
+        seen = {"batch_size": 8.0, "samples_seen": 8.0 * step}
+        builder.add(float(step), {"loss": cost[step - 1] + risen, **seen})
+    still = cost[10:30] + noise * rng.standard_normal(20)
+    still[10:] += gain
+    if learned:  # the data ahead costs as much: it is the data, or the state
+        cost[20:] += gain
+    return SimpleNamespace(
+        incident=SimpleNamespace(onset=21),
+        first_sign=21,
+        expected=Expectation(level=1.1, sigma=0.06, unit=1.0),
+        control={11 + i: float(x) for i, x in enumerate(cost[10:30] + 0.5 * np.repeat([0, 1], 10))},
+        losses=tuple(still.tolist()),
+        from_step=10,
+        base=SimpleNamespace(step=10, samples=80, sample_id=80),
+        record=builder.build(),
+        probe_samples=tuple((8 * k, 8 * k + 7, float(cost[k])) for k in range(10, 36)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("found", "own"),
+    [
+        (counted(0.5), True),
+        (counted(0.5, noise=0.03), True),
+        (counted(0.0), False),
+        (counted(0.1), False),  # less than half of the rise
+        (counted(0.5, learned=True), False),
+    ],
+)
+def test_equal_weights_on_equal_batches_that_cost_more_in_the_steps_are_the_loops_own(
+    found: Any, own: bool
+) -> None:
+    assert ("counts otherwise" in own_doing(found)) is own

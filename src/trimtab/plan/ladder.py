@@ -190,8 +190,8 @@ class Situation:
     due: bool = True
     """Whether it is not waited for any longer."""
     leaps: bool = False
-    """Whether the loss leaps from one step to the next, again in the unchanged replay, bit for bit,
-    and no batch stands out: what the weights, the data and the settings do not explain."""
+    """Whether the loss leaps from one step to the next, again in the unchanged replay, bit for bit, or
+    a cut of the rate did not hold; and no batch stands out: what data and settings do not explain."""
 
 
 def next_step(s: Situation) -> NextStep:

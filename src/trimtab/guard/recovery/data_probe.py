@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Case
 
 __all__ = [
+    "batch_ids",
     "forward_fails",
     "onset_sample",
     "outliers",
@@ -181,6 +182,21 @@ def onset_sample(case: Case) -> int:
         return case.seen_sample
     before = case.base.samples
     return case.base.sample_id + int(column.values[row] - _step_samples(case)) - before
+
+
+def batch_ids(case: Case) -> dict[int, int]:
+    """Return the first sample id of the batch of each recorded step since the restore point."""
+    seen, size = (case.record.columns.get(n) for n in ("samples_seen", "batch_size"))
+    if seen is None:
+        return {}
+    rows = case.record.lineage_rows()
+    rows = rows[seen.present[rows] & (case.record.step[rows] > case.base.step)]
+    shift = case.base.sample_id - case.base.samples
+    return {
+        int(case.record.step[r]): shift
+        + int(seen.values[r] - (1.0 if size is None else size.values[r]))
+        for r in rows
+    }
 
 
 def _step_samples(case: Case) -> float:

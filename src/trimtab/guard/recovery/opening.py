@@ -381,7 +381,9 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     if arrived:
         why += f"; what is fed now ({asked.event.loss:.4g}) costs what they do: other data"
     if abs(factor - 1) > _RECOUNTED:
-        why += f"; the loss is counted differently, x {factor:.3g} for the same weights"
+        # Paired with what the same weights cost on the same batches it is sure; else labels may do it.
+        doubt = "" if r.recount is not None else " (or other labels are asked for)"
+        why += f"; the loss is counted differently{doubt}, x {factor:.3g} for the same weights"
     what = ", ".join(sorted({f.kind for f in alarms}))
     return state, (
         decision(

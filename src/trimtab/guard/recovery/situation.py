@@ -108,17 +108,18 @@ def situation_of(
 
 
 def _leaps_unexplained(case: Case, standing: Standing) -> bool:
-    """Whether the loss leaps in one step, as in the replay, and nothing that is known explains it."""
+    """Whether nothing that is known explains a leap that the replay repeats, or that no cut ends."""
     known = (
-        case.returning
-        or case.lr_jump is not None
+        case.lr_jump is not None
         or bool(_changed(case, standing))
         or saturates(case.incident)
         or is_no_updates_doing(case.incident)
         or "non-finite" in (case.incident.kind, *case.incident.also)
     )
     looked = case.probe is not None and not case.probe.num_outliers
-    return looked and not known and case.repeat == "bit-equal" and leap_of(case) is not None
+    repeats = case.repeat == "bit-equal" and leap_of(case) is not None and not case.returning
+    failed = any(not t.held and t.cuts_rate for t in case.trials)
+    return looked and not known and (repeats or failed)
 
 
 def calm_steps(state: RecoveryState, case: Case, standing: Standing) -> int:
@@ -219,7 +220,8 @@ def trial_length(state: RecoveryState, case: Case) -> int:
         return case.now.step - case.base.step
     policy = state.policy
     if case.trial is not None and case.trial.stands_still:
-        return min(int(case.incident.onset) + ROWS_BEHIND - case.base.step, _left(state, case))
+        steps = int(case.incident.onset) + ROWS_BEHIND - case.base.step
+        return min(max(steps, case.seen_step - case.base.step), _left(state, case))
     # what a setting does that is put back is known only where the trouble was
     puts_back = case.trial is not None and case.trial.put_back
     leaves_out = case.trial is not None and case.trial.skip is not None

@@ -5,6 +5,10 @@ that are all alike rule out the data. What is left are updates, of a rate or of 
 loop itself: weights that it prunes or sets anew, a target network that it exchanges, labels or an
 objective that it changes. The same steps at a rate next to 0 tell which: where the loss leaps as
 well, and stays, no update made it, and nothing that recovery changes undoes it.
+
+What comes without a leap, as an objective that is weighted otherwise, shows in pairs: the same
+weights on the same batch, as the look at the data ahead was given them, and as the loop counts them
+in its own steps. Where these differ from the onset on, by half of the rise at least, it is the loop.
 """
 
 from __future__ import annotations
@@ -15,6 +19,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from trimtab.guard.recovery.curves import as_curve
+from trimtab.guard.recovery.data_probe import batch_ids
+from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,6 +36,8 @@ _IN_ONE_ROW = 0.5
 _AS_FAR, _STAYS, _STAYS_SIGMA = 0.5, 0.1, 3.0
 """Of the leap of the run, that of weights that stand still; and of that, and in the noise of single
 rows, what is left at its end: weights that stand still come back to the level itself. Ours."""
+_OF_RISE = 0.5
+"""Of the rise of the loss, that equal weights and batches must cost more. Ours."""
 _BEFORE, _LAST = 5, 4
 """Rows that a level is the median of."""
 ROWS_BEHIND = 8
@@ -52,13 +60,17 @@ def leap_of(case: Case) -> tuple[int, float] | None:
 
 
 def own_doing(case: Case) -> str:
-    """Return why the leap is the loop's own, behind a trial whose weights stood still; or nothing.
+    """Return why the rise is the loop's own, behind a trial whose weights stood still; or nothing.
 
-    Nothing either where the losses before the leap are those of the run: then the rate does not
-    act on this optimizer.
+    Nothing either where the losses before it are those of the run: then the rate does not act on
+    this optimizer.
     """
     leap = leap_of(case)
     curve = as_curve(case.losses, after=case.from_step)
+    return _own_leap(case, curve, leap) or _own_count(case, curve)
+
+
+def _own_leap(case: Case, curve: Mapping[int, float], leap: tuple[int, float] | None) -> str:
     found = None if leap is None else _rise(curve, leap[0])
     if leap is None or found is None:
         return ""
@@ -74,6 +86,37 @@ def own_doing(case: Case) -> str:
         f"the loop itself changes the loss at step {step}: it leaps by {rise:.3g}, and stays, though"
         " the weights stand still and no batch stands out (weights, targets or labels set anew?);"
         " no rate, no data and no older state undoes that; if it is meant, announce it"
+        " (guard.expect)"
+    )
+
+
+def _own_count(case: Case, curve: Mapping[int, float]) -> str:
+    """Return why the same weights on the same batches cost more in the steps than ahead of them."""
+    if not case.probe_samples:
+        return ""
+    onset = int(case.incident.onset)
+    ahead = {first: loss for first, _, loss in case.probe_samples}
+    ids = batch_ids(case)
+    more = {
+        t: curve[t] - ahead[ids[t]]
+        for t in curve
+        if ids.get(t) in ahead and math.isfinite(curve[t] - ahead[ids[t]])
+    }
+    before = [x for t, x in more.items() if t < min(case.first_sign, onset)]
+    after = {t: x for t, x in more.items() if t >= onset}
+    risen = [case.control[t] for t in after if math.isfinite(case.control.get(t, math.nan))]
+    if len(before) < _BEFORE or len(after) < _LAST or len(risen) < _LAST:
+        return ""
+    usual = float(np.median(before))
+    gain = float(np.mean(list(after.values()))) - usual
+    rise = float(np.mean(risen)) - case.expected.level
+    spread = mad_sigma(np.array(before), center=usual)
+    if gain < max(_OF_RISE * rise, _STAYS_SIGMA * max(spread, case.expected.sigma / 2)):
+        return ""
+    return (
+        f"the loop itself counts otherwise from about step {onset} on: the same weights on the same"
+        f" batches cost {gain:.3g} more in its steps than in the look ahead (its loss, labels or"
+        " sampling?); no rate, no data and no older state undoes that; if it is meant, announce it"
         " (guard.expect)"
     )
 

@@ -449,7 +449,8 @@ def advance(state: RecoveryState, case: Case, asked: Advancing, e: Surveyed) -> 
         if said and not measured:
             until = case.seen_step + state.policy.verify_steps
             state = replace(state, recounted_until=until)
-            return _leave_alone(state, case, f"the loss is counted differently: {said}", e.step)
+            why = f"the loss is counted differently, or other labels are asked for: {said}"
+            return _leave_alone(state, case, why, e.step)
     cleared: tuple[Command, ...] = ()
     if case.cleared:
         state, case, cleared, leave = _clear(state, case, e.step)
