@@ -186,7 +186,7 @@ class Comparison:
         loss = "training loss: " if self.worse is None else ""
         return f"{self._of_others()}; {loss}{said}" if loss else f"{said}; {self._of_others()}"
 
-    def _of_others(self, judged: Collection[str] = ()) -> str:
+    def _of_others(self, judged: Collection[str | None] = ()) -> str:
         """Return which other signals end apart, and who is worse by them: of itself, or `judged`."""
         shown = "; ".join(
             f"{_label(x.signal)} {number(x.a)} and {number(x.b)} at the end, apart from {self.by}"

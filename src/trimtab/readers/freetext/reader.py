@@ -25,6 +25,7 @@ from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.numbers import shown
 from trimtab.readers.other_languages import translator
+from trimtab.readers.running_means import own_values
 from trimtab.readers.runs_in_file import marks_in
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
@@ -118,9 +119,11 @@ class TextReader:
             record = self._read(path, sample, every_state=False)
         except ReadError:
             return self._read(path, sample, every_state=True)
-        # Of a few long epochs the states of the bar are all that there is.
+        # Of a few long epochs the states of the bar are all that there is, and where the own values
+        # of the batches can be worked out of them they show what happens within an epoch.
+        every = self._read(path, sample, every_state=True)
         few = record.num_loss_rows < _FEWEST_BARS
-        return self._read(path, sample, every_state=True) if few else record
+        return every if few or own_values(every) is not every else record
 
     def _read(self, path: Path, sample: Sample, *, every_state: bool) -> RunRecord:
         token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
