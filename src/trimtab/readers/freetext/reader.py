@@ -153,6 +153,7 @@ class TextReader:
                 seconds_per_epoch=partial(seconds_per_epoch, path),
                 marks=partial(marks_in, path),
                 announced=shapes.announced,
+                restarts=shapes.restarts,
             )
         except ReadError as error:
             unread = sorted(shapes.unread, key=lambda k: -shapes.unread[k])
