@@ -1,5 +1,6 @@
 """Logs whose columns have the names that their writer gave them."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +76,68 @@ def test_a_held_out_loss_is_read_in_text(tmp_path: Path, form: str) -> None:
     assert record.axis in ("epoch", "step")
     assert record.columns["loss"].values == pytest.approx(curves()[0], abs=1e-4)
     assert record.columns["val_loss"].values == pytest.approx(curves()[1], abs=1e-4)
+
+
+def test_notes_call_a_column_as_the_file_does(tmp_path: Path) -> None:
+    header = "Schritt;Verlust_Training;Verlust_Validierung;Lernrate"
+    rows = [
+        f"{2 * n};{a:.4f};{b:.4f};0.001" for n, (a, b) in enumerate(zip(*curves(), strict=True), 1)
+    ]
+    path = write(tmp_path / "log.csv", "\n".join([header, *rows]) + "\n")
+    record = read_run(path)
+    assert record.keys["loss"] == "Verlust_Training"
+    assert record.keys["val_loss"] == "Verlust_Validierung"
+    assert record.keys["lr"] == "Lernrate"
+    assert record.axis == "step"
+    assert not any("loss Training" in note for note in record.notes)
+
+
+@pytest.mark.parametrize("count", ["update", "updates", "step"])
+def test_rows_of_evaluations_between_nested_rows_are_held_out(tmp_path: Path, count: str) -> None:
+    rows = []
+    for n, (a, b) in enumerate(zip(*curves(), strict=True), 1):
+        for i in range(5):
+            meta = {count: 5 * (n - 1) + i + 1, "ts": 1.7e9 + 5 * n + i}
+            rows.append(
+                {
+                    "event": "train",
+                    "meta": meta,
+                    "metrics": {"xent": a, "acc": 0.9},
+                    "opt": {"lr": 1e-3},
+                }
+            )
+        rows.append({"event": "eval", "meta": {count: 5 * n}, "metrics": {"xent": b, "acc": 0.5}})
+    path = write(tmp_path / "log.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    record = read_run(path)
+    assert record.axis == "step"
+    assert record.step.max() == 5 * NUM_EPOCHS
+    assert record.columns["loss"].present.sum() == 5 * NUM_EPOCHS
+    assert record.columns["val_loss"].logged() == pytest.approx(curves()[1])
+    assert set(record.columns["accuracy"].logged()) == {0.9}
+    assert set(record.columns["eval_score"].logged()) == {0.5}
+    assert not any("left out" in note for note in record.notes)
+
+
+@pytest.mark.parametrize("form", ["eta={rate:.2e}", "| eta {rate:.2e}", "eta: {rate:.6f}"])
+def test_an_eta_that_is_a_rate_is_one(tmp_path: Path, form: str) -> None:
+    rows = [
+        f"[it {5 * n:05d}/00400] mse={a:.4f} | |g|=3.2 | {form.format(rate=3e-4 * min(n, 8))}"
+        for n, a in enumerate(curves()[0], 1)
+    ]
+    record = read_run(write(tmp_path / "log.txt", "\n".join(rows) + "\n"))
+    assert record.columns["lr"].values == pytest.approx(3e-4 * np.minimum(np.arange(1, 41), 8))
+
+
+@pytest.mark.parametrize("form", ["eta={left:.1f}s", "eta: 0:{left:02.0f}:10", "ETA {left:.2f}"])
+def test_an_eta_that_is_a_time_is_no_rate(tmp_path: Path, form: str) -> None:
+    rows = [
+        f"step {n} loss {a:.4f} {form.format(left=41 - n)}" for n, a in enumerate(curves()[0], 1)
+    ]
+    assert "lr" not in read_run(write(tmp_path / "log.txt", "\n".join(rows) + "\n")).columns
+
+
+def test_an_eta_in_a_table_is_a_rate_by_its_values(tmp_path: Path) -> None:
+    for name, left in {"rate.csv": 3e-4, "time.csv": 60.0}.items():
+        rows = [f"{n},{a:.4f},{left * (41 - n) / 40:.6f}" for n, a in enumerate(curves()[0], 1)]
+        path = write(tmp_path / name, "\n".join(["step,loss,eta", *rows]) + "\n")
+        assert ("lr" in read_run(path).columns) == (name == "rate.csv")

@@ -12,17 +12,20 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.record import Column
 from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS, is_mean_score, join_held_out
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
+    "ETA",
     "MEAN_NOTE",
     "STEP_KEYS",
     "Kind",
     "Meaning",
     "announces",
+    "are_rates",
     "bare_split",
     "counts_episodes",
     "is_adversarial",
@@ -37,6 +40,7 @@ __all__ = [
     "score_place",
     "without_number_word",
     "without_trailing",
+    "written_as_rate",
 ]
 
 Kind = Literal["signal", "step", "epoch", "rank"]
@@ -313,6 +317,10 @@ _SCORE_RISES = -0.7
 """Rank correlation with the loss up to which values that are shares are a score. Ours."""
 _AS_HIGH = 2.0
 """Times the other, up to which one loss begins as high as another. Ours."""
+ETA = "eta"
+"""The Greek letter that papers write the learning rate with, and what is left of the time."""
+_MOST_RATE = 0.1
+_RATE = re.compile(r"0?\.0\d{3,}|\d(?:\.\d+)?[eE]-\d+|0(?:\.0+)?[eE][-+]?0+")
 _STAGE = 10
 """Doubt of a key that only stands in for a loss."""
 
@@ -333,6 +341,25 @@ def bare_split(key: str) -> Meaning | None:
     if key in TRAINING_SETS or key == "learn":
         return Meaning("signal", "loss", _STAGE + 2)
     return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT_KEYS else None
+
+
+def are_rates(values: NDArray[np.float64]) -> bool:
+    """Whether what is called eta is a learning rate, and not the time that is left.
+
+    By its values: all within 0 to 0.1 and not all 0; NaN and Inf do not count.
+    """
+    values = values[np.isfinite(values)]
+    return bool(len(values)) and values.min() >= 0 and 0 < values.max() <= _MOST_RATE
+
+
+def written_as_rate(text: str) -> bool:
+    """Whether a number is written as a learning rate is, and a time in no unit is not.
+
+    Example:
+        >>> [written_as_rate(x) for x in ("3.00e-04", "0.000300", "0.25", "12.5")]
+        [True, True, False, False]
+    """
+    return _RATE.fullmatch(text) is not None
 
 
 def is_bare(doubt: int) -> bool:

@@ -12,7 +12,7 @@ from trimtab.readers.freetext.announced import part_announced, part_other_bars
 from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
-from trimtab.readers.freetext.restarts import Restart, Stated, restarts_of
+from trimtab.readers.freetext.restarts import Restart, RestartLine, restarts_of
 from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.runs import part_runs
@@ -77,7 +77,7 @@ def settle(
     seconds_per_epoch: SecondsPerEpoch,
     marks: Marks,
     announced: Sequence[int] = (),
-    restarts: Sequence[Stated] = (),
+    restarts: Sequence[RestartLine] = (),
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -160,7 +160,7 @@ class _Draft:
             self.signals["step_time_s"] = seconds
             self.notes.append(EPOCH_TIMES_NOTE)
 
-    def take_restarts(self, stated: Sequence[Stated]) -> None:
+    def take_restarts(self, stated: Sequence[RestartLine]) -> None:
         """Let attempts begin where lines state it."""
         self._restarts = restarts_of(
             stated, self.rows.lines, self.position.place, self.position.axis

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Restart", "Stated", "restarts_of", "states_restart"]
+__all__ = ["Restart", "RestartLine", "restarts_of", "states_restart"]
 
 MOST_RESTARTS = 32
 """Lines beyond which they state something else than restarts. Ours."""
@@ -46,7 +46,7 @@ _COUNT = re.compile(
 
 
 @dataclass(frozen=True)
-class Stated:
+class RestartLine:
     """A line that states a restart, or may."""
 
     line: int
@@ -67,7 +67,7 @@ class Restart:
     """What it went on from, on the axis of the rows; None where the line does not say."""
 
 
-def states_restart(line: str, number: int) -> Stated | None:
+def states_restart(line: str, number: int) -> RestartLine | None:
     """Return what a line states of a restart, None for another line.
 
     Example:
@@ -84,15 +84,15 @@ def states_restart(line: str, number: int) -> Stated | None:
         return None
     found = list(_COUNT.finditer(line))
     if not found:
-        return Stated(number, line, surely) if surely else None
+        return RestartLine(number, line, surely) if surely else None
     # A path may hold the number of a run; what is said last is where it goes on.
     last = found[-1]
     count = float(re.sub(r"[,_]", "", last["count"])) * (1e3 if last["thousand"] else 1.0)
-    return Stated(number, line, surely, count, last["what"].lower() == "epoch")
+    return RestartLine(number, line, surely, count, last["what"].lower() == "epoch")
 
 
 def restarts_of(
-    stated: Sequence[Stated], lines: NDArray[np.int64], place: NDArray[np.float64], axis: str
+    stated: Sequence[RestartLine], lines: NDArray[np.int64], place: NDArray[np.float64], axis: str
 ) -> Mapping[int, Restart]:
     """Return row -> the restart that it begins.
 

@@ -26,7 +26,7 @@ from trimtab.readers.freetext.key_values import (
     to_number,
 )
 from trimtab.readers.freetext.keys import Meaning, announces, is_held_out
-from trimtab.readers.freetext.restarts import Stated, states_restart
+from trimtab.readers.freetext.restarts import RestartLine, states_restart
 from trimtab.readers.numbers import shown
 
 __all__ = ["Shape", "Shapes"]
@@ -148,7 +148,7 @@ class Shapes:
         """Indent of a heading over lines of validation data."""
         self.announced = array("q")
         """Lines without a number that say that an evaluation begins, at most 100,000 of them."""
-        self.restarts: list[Stated] = []
+        self.restarts: list[RestartLine] = []
         """Lines that state a restart, or may, at most 100,000 of them."""
         self._restarting: set[tuple[str, ...]] = set()
         """Wordings of such lines with a number."""
