@@ -138,3 +138,13 @@ def test_too_few_digits_are_made_good_by_more_rows(tmp_path: Path) -> None:
     assert alarms(path) == []
     loss = read_run(path).columns["loss"]
     assert NUM_EPOCHS <= loss.present.sum() <= NUM_EPOCHS * NUM_BATCHES / 4
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_log_that_ends_within_an_epoch_is_read_as_well(
+    tmp_path: Path, form: Callable[[Floats], str]
+) -> None:
+    path = write(tmp_path, form, means(losses(11)))
+    text = path.read_text()
+    path.write_text(text[: int(0.22 * len(text))])
+    assert alarms(path) == []

@@ -100,7 +100,12 @@ def _own(column: Column, epochs: list[_Epoch]) -> Column | None:
     means = [column.values[e.rows] for e in epochs]
     if any(not column.present[e.rows].all() for e in epochs):
         return None
-    shrunk = [_is_mean(e.count, m) for e, m in zip(epochs[1:], means[1:], strict=True)]
+    usual = np.median([len(m) for m in means])
+    shrunk = [
+        _is_mean(e.count, m)
+        for e, m in zip(epochs[1:], means[1:], strict=True)
+        if len(m) >= usual / 2  # the start of an epoch tells less than a whole one
+    ]
     told = [s for s in shrunk if s is not None]
     if len(told) < max(1, len(shrunk) / 2) or np.mean(told) < MIN_SHARE:
         return None
