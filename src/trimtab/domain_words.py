@@ -10,6 +10,8 @@ Sources: the code and the documentation of these frameworks; `benchmarks/domains
 
 from typing import Literal, NamedTuple
 
+from trimtab.said_by_words import HELD_OUT_SETS
+
 __all__ = ["DOMAIN_WORDS", "DomainWord"]
 
 Domain = Literal["rl", "preference", "moe", "low-precision", "gan", "diffusion", "sft", "vae"]
@@ -29,9 +31,6 @@ class DomainWord(NamedTuple):
     """Whether it is logged once for each layer or rank: the worst of them is then the signal."""
 
 
-_HELD_OUT_SETS = ("val", "valid", "validation", "eval", "test", "dev")
-
-
 def _measured(words: str, *, alone: str = "") -> str:
     """Return keys of held-out metrics: each by itself, and behind the name of a set.
 
@@ -40,7 +39,12 @@ def _measured(words: str, *, alone: str = "") -> str:
         alone: Further ones that mean nothing, or something else, without a set.
     """
     named = [w for w in (words, alone) if w]
-    sets = [f"{s}{j}{w}" for w in "|".join(named).split("|") for s in _HELD_OUT_SETS for j in "/_"]
+    sets = [
+        f"{s}{j}{w}"
+        for w in "|".join(named).split("|")
+        for s in sorted(HELD_OUT_SETS)
+        for j in "/_"
+    ]
     return "|".join([words, *sets])
 
 

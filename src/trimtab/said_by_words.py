@@ -7,7 +7,14 @@ its words is: a word that nobody knows (`max`, `std`, `format`) may turn it into
 
 import re
 
-__all__ = ["is_length", "is_mean_score", "said_by_words"]
+__all__ = [
+    "HELD_OUT_SETS",
+    "TRAINING_SETS",
+    "is_length",
+    "is_mean_score",
+    "join_held_out",
+    "said_by_words",
+]
 
 _MOST_CHARS = 60
 _MOST_WORDS = 8
@@ -17,8 +24,13 @@ def _set(words: str) -> frozenset[str]:
     return frozenset(words.split())
 
 
-_SETS = _set("val valid validation eval evaluation test testing dev holdout")
-_TRAIN = frozenset({"train", "training", "trn"})
+HELD_OUT_SETS = _set(
+    "val valid vali validation vld va eval evaluation test testing tst te dev heldout holdout unseen"
+)
+"""Words for data that nothing is learned from, as `normalise` gives them."""
+TRAINING_SETS = _set("train training trn tr")
+_HELD_OUT = re.compile(r"(?<![a-z])(h[eo]ld)[ _-]out(?![a-z])")
+_SETS, _TRAIN = HELD_OUT_SETS, TRAINING_SETS
 _TOTAL = frozenset({"total", "tot", "overall", "sum"})
 _MEAN = _set(
     "mean avg average averaged running moving rolling smoothed last past recent moyen moyenne media "
@@ -32,6 +44,8 @@ _EPISODE = _set(
     "discounted undiscounted env environment agent batch"
 )
 _LOSS = frozenset({"loss", "losses"})
+_L = frozenset({"l"})
+"""A loss in one letter, where a set of data stands beside it: `L_train`."""
 _REWARD = frozenset({"reward", "rewards", "return", "returns", "rew"})
 _SCORE = frozenset({"score", "scores"})
 _LENGTH = frozenset({"length", "lengths", "len"})
@@ -65,6 +79,17 @@ _OF_NO_OUTPUT = _set(
 """Words that the name of a model's output does not have, and another quantity does."""
 
 
+def join_held_out(text: str) -> str:
+    """Return a text in lower case with held-out as one word, as `HELD_OUT_SETS` has it.
+
+    Example:
+        >>> join_held_out("held-out loss"), join_held_out("Hold_Out_loss")
+        ('heldout loss', 'holdout_loss')
+    """
+    text = text.lower()
+    return _HELD_OUT.sub(r"\1out", text) if "ld" in text else text
+
+
 def _words_of(text: str) -> list[str]:
     return [w for w in re.split(r"[^a-z]+", text) if w] if len(text) <= _MOST_CHARS else []
 
@@ -85,8 +110,8 @@ def said_by_words(text: str) -> str | None:
     plain = named - _SETS
     if plain & _REWARD:
         return _reward(text, named)
-    if plain & _LOSS:
-        return _loss(named)
+    if plain & _LOSS or (plain - _TRAIN == _L and named != _L):
+        return _loss(named - _L)
     if any(lr <= plain and plain - lr <= _OF_A_NET | _TRAIN for lr in _LR):
         return "lr" if plain == named else None
     return _metric(text, words)

@@ -38,6 +38,9 @@ _SIGNAL_NAME = re.compile(
 _MAX_DEPTH = 100
 _POWER = re.compile(r"(?<![\w.])\d(?:\.\d+)?e[+-]\d{2}\b")
 
+_COUNTS = ("step ", "steps ", "row ", "rows ", "epoch ")
+_MILLION = 1e6
+
 
 def is_number(value: object) -> TypeGuard[int | float]:
     """Whether a value read from a file is a finite number; a bool is none."""
@@ -133,8 +136,7 @@ def number(value: object, *, digits: int = 4) -> str:
         return str(int(x))
     if abs(x) >= 10**digits and abs(x) < 1e9:
         return str(round(x))
-    text = f"{x:.{digits}g}"
-    return re.sub(r"e([+-])0*(\d+)", lambda m: f"e{'-' if m[1] == '-' else ''}{m[2]}", text)
+    return _short(f"{x:.{digits}g}")
 
 
 def sigmas(z: float, *, sign: str = "") -> str:
@@ -269,14 +271,30 @@ def verdict_text(outcome: Mapping[str, object]) -> tuple[str, str]:
 def reworded(text: object) -> str:
     """Return a sentence of a detector or a cause as people say it.
 
+    Numbers with a power are written out below a million, and have three digits beyond; a step is
+    written as the log has it.
+
     Example:
         >>> reworded("it rose 1 rows before the onset"), reworded("nonfinite is non-finite")
         ('it rose 1 row before the onset', 'non-finite values')
         >>> reworded("grad_norm 317.3 -> 1.967e+04")
         'grad norm 317.3 -> 19670'
+        >>> reworded("loss 42.84 → 9.801e+13 at step 2e+06")
+        'loss 42.84 → 9.8e13 at step 2000000'
     """
     said = re.sub(r"(?<![\d.] )(?<![\d.,])\b1 rows\b", "1 row", plain(text))
     said = re.sub(r"\bnonfinite is non-finite\b", "non-finite values", said)
     said = re.sub(r"\bnon-finite of ", "non-finite ", said)
     said = _SIGNAL_NAME.sub(lambda m: m[0].replace("_", " "), said)
-    return _POWER.sub(lambda m: number(float(m[0])), said)
+    return _POWER.sub(_power, said)
+
+
+def _power(found: re.Match[str]) -> str:
+    value = float(found[0])
+    counts = found.string[: found.start()].endswith(_COUNTS)
+    return number(value) if counts or value < _MILLION else _short(f"{value:.3g}")
+
+
+def _short(text: str) -> str:
+    """Return a number with a power without what needs not be said: `6e-05` -> `6e-5`."""
+    return re.sub(r"e([+-])0*(\d+)", lambda m: f"e{'-' if m[1] == '-' else ''}{m[2]}", text)

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Literal
 
 from trimtab.domain_words import DOMAIN_WORDS
-from trimtab.said_by_words import said_by_words
+from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS, join_held_out, said_by_words
 
 __all__ = [
     "SIGNALS",
@@ -57,6 +57,11 @@ def _listed(text: str) -> tuple[str, ...]:
     return tuple(text.split("|"))
 
 
+def _of_sets(sets: frozenset[str], text: str) -> tuple[str, ...]:
+    """Return keys as listed, then the loss of each of some sets, also known in one word."""
+    return (*_listed(text), *(f"{s}_loss" for s in sorted(sets)))
+
+
 _COUNTED = _listed(
     "tok|tokens|samples|examples|sequences|seqs|sentences|words|img|imgs|images|frames|records|items"
 )
@@ -99,14 +104,15 @@ SIGNALS: tuple[Signal, ...] = (
         unit="nats/token",
         bad="up",
         doc="Training loss as logged; often a mean over the log interval.",
-        aliases=_listed(
+        aliases=_of_sets(
+            TRAINING_SETS,
             "lm loss|train loss|train/loss|training loss|loss/train|lm-loss|train/lm_loss|"
             "train_loss|train/cross_entropy_loss|train/ce_loss|nll_loss|lm_loss|"
             "global_avg_loss|loss_metrics/global_avg_loss|train_inner/loss|"
             "reduced_train_loss|metrics/train/loss|cross_entropy_loss|train_loss_step|"
             "train/loss_step|training/loss|total_loss|train/total_loss|loss/total|"
             "step_loss|trl|train/crossentropyloss|training/train_loss|training_loss|"
-            "batch_loss|\u635f\u5931"
+            "batch_loss|\u635f\u5931",
         ),
     ),
     Signal(
@@ -114,10 +120,11 @@ SIGNALS: tuple[Signal, ...] = (
         unit="nats/token",
         bad="up",
         doc="Validation loss.",
-        aliases=_listed(
+        aliases=_of_sets(
+            HELD_OUT_SETS,
             "validation loss|valid loss|valid_loss|eval_loss|eval/loss|val/loss|"
             "validation/loss|lm loss value|test loss|loss/val|val_loss|test/loss|"
-            "val_loss_epoch|loss/validation|loss/valid|loss/eval|valid/loss|tel|eval/crossentropyloss"
+            "val_loss_epoch|loss/validation|loss/valid|loss/eval|valid/loss|tel|eval/crossentropyloss",
         ),
     ),
     Signal(
@@ -585,7 +592,7 @@ SIGNALS: tuple[Signal, ...] = (
         doc="exp(validation loss), where that is logged and the loss itself is not.",
         aliases=tuple(
             f"{held_out}{joint}{name}"
-            for held_out in ("val", "valid", "validation", "eval", "test", "dev")
+            for held_out in sorted(HELD_OUT_SETS)
             for joint in ("/", "_")
             for name in ("ppl", "perplexity")
         ),
@@ -608,8 +615,11 @@ SIGNAL_BY_NAME: Mapping[str, Signal] = {s.name: s for s in SIGNALS}
 
 
 def normalise(key: str) -> str:
-    """Return a key in the form in which keys are compared: lower case, one blank for `_ - `."""
-    return re.sub(r"[\s_\-]+", " ", key.strip().strip("\"'").lower()).strip()
+    """Return a key in the form in which keys are compared: lower case, one blank for `_ - `.
+
+    Held-out is one word of it, however it is written.
+    """
+    return join_held_out(re.sub(r"[\s_\-]+", " ", key.strip().strip("\"'")).strip())
 
 
 _ALIASES: Mapping[str, str] = {

@@ -263,3 +263,22 @@ def test_what_validation_tells_apart_is_no_equality() -> None:
         assert found.sides is not None
         assert [(x.signal, x.worse) for x in found.sides.apart] == [("val_loss", "a")]
         assert "(a) is worse: val loss 2.1" in found.sides.verdict
+
+
+def test_a_run_that_learns_by_heart_is_worse_by_the_data_that_are_held_out(tmp_path: Path) -> None:
+    epochs = np.arange(60)
+    noise = np.random.default_rng(0).normal(0, 0.01, (4, 60))
+    sound = 0.5 + 0.8 * np.exp(-epochs / 8) + noise[0], 0.45 + 0.8 * np.exp(-epochs / 8) + noise[1]
+    learnt = 1.2 * np.exp(-epochs / 2.5) + 0.01, 1.2 + 3 * (1 - np.exp(-epochs / 9)) + noise[2]
+    for name, (train, held_out) in {"sound.csv": sound, "learnt.csv": learnt}.items():
+        share = np.exp(-train) + 0.2 * noise[3]
+        rows = [
+            f"{e},{x:.4f},{y:.4f},{s:.4f}"
+            for e, (x, y, s) in enumerate(zip(train, held_out, share, strict=True), 1)
+        ]
+        (tmp_path / name).write_text("\n".join(["ep,tr_loss,va_loss,tr_acc", *rows]) + "\n")
+    sides = compare(tmp_path / "sound.csv", tmp_path / "learnt.csv").sides
+    assert sides is not None
+    said = sides.verdict
+    assert said.startswith("learnt.csv is worse: val loss")
+    assert "by the training loss alone sound.csv is worse" in said

@@ -275,3 +275,13 @@ def test_the_summary_has_the_final_loss_the_gap_to_the_reference_and_the_last_sc
     assert re.search(r"loss 2\.05\d* at step 399", out)
     assert "eval/accuracy 0.35 at step 350" in out
     assert "at their end its loss lies 0.25 below" in out
+
+
+def test_numbers_beyond_a_million_have_three_digits(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "log.txt"
+    losses = [2.0 + 0.01 * (n % 7) for n in range(200)] + [3.2671e13 * 1.5**n for n in range(6)]
+    path.write_text("".join(f"step {n} loss {x:.6g}\n" for n, x in enumerate(losses, 2_000_001)))
+    _, out, _ = run("inspect", path)
+    assert re.search(r"\d(?:\.\d\d?)?e1\d", out)
+    assert not re.search(r"\d{9}", out)
+    assert "step 2000201" in out

@@ -21,7 +21,7 @@ from trimtab.analysis.divergence import (
     measured_by_both,
 )
 from trimtab.analysis.settings_diff import SettingChange, diff
-from trimtab.record import RunRecord
+from trimtab.record import HELD_OUT, RunRecord
 from trimtab.signals.robust import running_median
 from trimtab.text import number, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
@@ -121,6 +121,11 @@ class Apart:
     """First position from which it stays so."""
 
     @property
+    def held_out(self) -> bool:
+        """Whether it is measured on data that nothing is learned from."""
+        return self.signal.split("/")[0] in HELD_OUT
+
+    @property
     def worse(self) -> Literal["a", "b"] | None:
         """The side on the bad side of a signal that says what a run has learned; None of others."""
         if self.signal.split("/")[0] not in _OUTCOMES:
@@ -172,14 +177,16 @@ class Comparison:
         said = self._of_loss()
         if not self.apart or not said:
             return said
-        judged = {x.worse for x in self.apart if x.worse is not None}
+        # An accuracy may be of the data that are learned: what says that it is not goes first.
+        telling = [x for x in self.apart if x.worse is not None]
+        judged = {x.worse for x in telling if x.held_out} or {x.worse for x in telling}
         if self.worse_by is not None and judged == {"a" if self.worse == "b" else "b"}:
             # What was held out, or a reward, says how good a run is; the training loss alone lies.
             return f"{self._of_others(judged)}; by the training loss alone {said}"
         loss = "training loss: " if self.worse is None else ""
         return f"{self._of_others()}; {loss}{said}" if loss else f"{said}; {self._of_others()}"
 
-    def _of_others(self, judged: Collection[str] = ()) -> str:
+    def _of_others(self, judged: Collection[str | None] = ()) -> str:
         """Return which other signals end apart, and who is worse by them: of itself, or `judged`."""
         shown = "; ".join(
             f"{_label(x.signal)} {number(x.a)} and {number(x.b)} at the end, apart from {self.by}"
@@ -336,7 +343,7 @@ def _apart(a: Side, b: Side, by: By, first: FirstDifference | None) -> tuple[Apa
         last = slice(-max(1, len(x) // 10), None)
         ends = [float(np.nanmedian(values[last])) for values in (one, two)]
         found.append(Apart(name, ends[0], ends[1], float(x[at])))
-    return tuple(sorted(found, key=lambda f: f.worse is None))
+    return tuple(sorted(found, key=lambda f: (f.worse is None, not f.held_out)))
 
 
 def _parted(x: NDArray[np.float64], by: By, first: FirstDifference | None) -> int:

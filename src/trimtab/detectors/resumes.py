@@ -215,6 +215,11 @@ def _changed_settings(record: RunRecord, resume: Resume) -> str:
             and min(_ratio(value, due), _ratio(value, last)) > SETTING_RATIO
         ):
             named.append(f"{title} {due:.3g} → {value:.3g}")
+            # A warm-up that begins anew shows where it leads, and not by its first value.
+            values = record.columns[name].values
+            most, later = float(values[past].max()), float(values[rows[:LATER_ROWS]].max())
+            if later > SETTING_RATIO * max(most, value):
+                named[-1] += f", then up to {later:.3g}, beyond the {most:.3g} of before"
     return ", ".join(named)
 
 

@@ -72,6 +72,7 @@ from trimtab.readers.mllog import MllogReader
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.part_losses import named_by_others
 from trimtab.readers.rundir import is_run_directory, read_run_directory
+from trimtab.readers.running_means import own_values
 from trimtab.readers.sqlite_store import SqliteReader
 from trimtab.readers.supervised import by_launches, supervised_log
 from trimtab.readers.tensorboard import TensorBoardReader
@@ -390,6 +391,11 @@ def fault_error(source: str, deed: str, error: Exception) -> ReadError:
 
 
 def _read_one(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
+    """Yield the records of one run, with values of their own where a bar prints running means."""
+    yield from map(own_values, _as_logged(run, source))
+
+
+def _as_logged(run: Sequence[Path], source: str) -> Iterator[RunRecord]:
     """Yield the records of one run: a path, the event files of a directory, or a database."""
     if len(run) > 1:
         yield TensorBoardReader().read_files(run, source)

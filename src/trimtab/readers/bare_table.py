@@ -18,6 +18,7 @@ from trimtab.readers.given_columns import all_given
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
+from trimtab.said_by_words import HELD_OUT_SETS
 
 __all__ = ["BareTable", "BareTableReader", "bare_table"]
 
@@ -28,7 +29,6 @@ _MAX_CELL_CHARS = 40
 _MAX_NAME_CHARS = 40
 _MOST_SHOWN = 6
 _LOSS_WORDS = frozenset({"loss", "losses"})
-_HELD_OUT_WORDS = frozenset({"val", "valid", "validation", "eval", "dev", "test"})
 _DELIMITERS = (",", "\t", ";", "|", None)
 """None: blanks of any number, which also part the one cell of a line from nothing."""
 
@@ -103,7 +103,7 @@ def _named_by_file(table: BareTable, path: Path, lines: Sequence[str]) -> BareTa
     words = set(re.split(r"[^a-z]+", path.name.lower()))
     if table.names or table.num_columns > 2 or all_given() or not words & _LOSS_WORDS:
         return table
-    loss = "val_loss" if words & _HELD_OUT_WORDS else "loss"
+    loss = "val_loss" if words & HELD_OUT_SETS else "loss"
     if table.num_columns == 1:
         return replace(table, names=(loss,))
     counts = [table.cells(line)[0] for line in lines if not line.startswith("#")][:-1]

@@ -10,8 +10,8 @@ note where it did not.
 
 import csv
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
 from trimtab.readers.csv_block import byte_blocks, even_block
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.long_form import LongForm, fill_series
-from trimtab.readers.numbers import counted
+from trimtab.readers.numbers import counted, shown
 from trimtab.readers.other_languages import header_in_english
 from trimtab.readers.table import LogTable, is_known_key, is_step_key
 from trimtab.readers.table_axis import names_epoch
@@ -245,7 +245,8 @@ class CsvReader:
         table.notes.extend(lines.notes())
         table.settle_problems(ragged, "a number")
         # A page shows what was logged; only files of columns have NaN where nothing was.
-        return table.to_record(columnar=parse.delimiter != "|")
+        record = table.to_record(columnar=parse.delimiter != "|")
+        return _in_own_words(record, parse.own_names)
 
 
 class _Parse:
@@ -256,6 +257,8 @@ class _Parse:
     ) -> None:
         self.table = LogTable(str(path), format_name)
         self.path = path
+        self.own_names: dict[str, str] = {}
+        """By what a column is called here, how the file calls it, where that differs."""
         self.raw_header = header
         self.delimiter = delimiter
         self.surplus = surplus
@@ -280,6 +283,9 @@ class _Parse:
 
     def _order(self, header: list[str]) -> None:
         self.header, self.keys = header, tuple(header)
+        own = self.surplus.names(self.raw_header)
+        translated = zip(header, header_in_english(own), own, strict=False)
+        self.own_names |= {k: o for k, english, o in translated if k == english != o}
         self.wanted = [i for i, k in enumerate(self.keys) if self.table.role(k) != "nothing"]
 
     def _is_header(self, cells: list[str]) -> bool:
@@ -420,6 +426,21 @@ def _named_by_file(header: list[str], path: Path) -> list[str]:
         return header
     tag = tag_of_file(path)
     return [tag if normalise(n) in ("value", "values") and tag else n for n in header]
+
+
+def _in_own_words(record: RunRecord, own: Mapping[str, str]) -> RunRecord:
+    """Return a record whose columns are called as the file calls them."""
+    if not own:
+        return record
+    notes = record.notes
+    for key, name in own.items():
+        notes = tuple(note.replace(shown(key), shown(name)) for note in notes)
+    return replace(
+        record,
+        keys={signal: own.get(key, key) for signal, key in record.keys.items()},
+        unread={own.get(key, key): num for key, num in record.unread.items()},
+        notes=notes,
+    )
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -18,7 +18,9 @@ from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
 from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import (
+    ETA,
     MEAN_NOTE,
+    are_rates,
     counts_episodes,
     is_held_out,
     is_of_critic,
@@ -112,6 +114,7 @@ _OF_NO_AXIS = frozenset(
         "maybe-held-out",
         "maybe-monitor",
         "maybe-score",
+        "maybe-rate",
     }
 )
 _OF_NO_USE_ALONE = frozenset(
@@ -123,6 +126,7 @@ _OF_NO_USE_ALONE = frozenset(
         "maybe-held-out",
         "maybe-monitor",
         "maybe-score",
+        "maybe-rate",
         "count",
         "maybe-gan",
     }
@@ -159,7 +163,7 @@ class _Cells:
     (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
     rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
     maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
-    (beside an episode) or nothing."""
+    (beside an episode), maybe-rate (by its values) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -261,6 +265,8 @@ def _role(key: str) -> str:
         return "count"
     if score_place(key) is not None:
         return "maybe-score"
+    if name == ETA:
+        return "maybe-rate"
     if key in MONITOR:
         return "maybe-monitor"
     if net_of(key) in GAN_PAIR:
@@ -572,6 +578,13 @@ class LogTable:
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
+        if "lr" not in found:
+            rates = [
+                k
+                for k, c in columns.items()
+                if self._cells[k].role == "maybe-rate" and are_rates(c.logged())
+            ]
+            found |= {"lr": rates[:1]} if rates else {}
         if "reward" not in found and "loss" not in found and _is_monitor(columns):
             found["reward"] = ["r"]
             self.notes.append(
@@ -707,7 +720,7 @@ class LogTable:
             self._cells[name] = _Cells("domain")
 
     def _part_held_out(self, columns: dict[str, Column]) -> None:
-        """Give the losses on rows of held-out data a column of their own."""
+        """Give the losses and accuracies on rows of held-out data a column of their own."""
         held_out = np.zeros(self.num_rows, dtype=np.bool_)
         held_out[self._held_out] = True
         for key in list(columns):
@@ -718,6 +731,12 @@ class LogTable:
                 columns[key] = Column(column.values, column.present & ~held_out)
                 columns[f"val/{key}"] = Column(column.values, here)
                 self._cells[f"val/{key}"] = _Cells("signal" if role == "signal" else "nothing")
+            elif role == "domain" and signal_of_tag(key) == "accuracy" and here.any():
+                # Under its last word: what a path of training is called is no name of a set.
+                own = f"val/{key.rpartition('/')[2]}"
+                if signal_of_tag(own) == "eval_score" and own not in columns:
+                    columns[key] = Column(column.values, column.present & ~held_out)
+                    columns[own], self._cells[own] = Column(column.values, here), _Cells("domain")
             elif role == "signal" and signal_of_tag(key) in _OF_TRAINING and not here.all():
                 columns[key] = Column(column.values, column.present & ~held_out)
 

@@ -67,8 +67,10 @@ _STEP_KEYS = (
 """Names of the step, the best first, as `normalise` gives them; W&B's `_step` comes after all."""
 _SQUEEZED = frozenset(key.replace(" ", "") for key in _STEP_KEYS if " " in key)
 _INNER_KEYS = frozenset({"batch", "batch idx", "batch index", "batch id", "minibatch", "batch num"})
-EPOCH_KEYS = ("epoch", "train/epoch", "epochs")
-_STEP_LEAVES = frozenset({"step", "global step", "iteration", "iter", "training iteration", "kimg"})
+EPOCH_KEYS = ("epoch", "train/epoch", "epochs", "ep", "ep.")
+_STEP_LEAVES = frozenset(
+    ["step", "global step", "iteration", "iter", "training iteration", "kimg", "update", "updates"]
+)
 _TIMES = re.compile(r"tim(?:e|ing)|speed|perf|sec\b|per ")
 """Words of a path under which `step` is how long one takes."""
 _MAX_REPEATED_STEPS, _MAX_REPEATED_EPOCHS = 0.2, 0.02

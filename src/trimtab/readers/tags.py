@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trimtab.readers.given_columns import AXES, given_meaning
 from trimtab.record import HELD_OUT
+from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS
 from trimtab.vocabulary import canonical, normalise
 
 __all__ = [
@@ -34,7 +35,7 @@ __all__ = [
     "tag_of_file",
 ]
 
-_VALIDATION = re.compile(r"(?:val|valid|validation|eval|evaluation|test|dev|holdout)(?:\d*)$")
+_VALIDATION = re.compile(rf"(?:{'|'.join(sorted(HELD_OUT_SETS))})(?:\d*)$")
 _SETTINGS = frozenset({"config", "hparams", "hyperparameters", "args", "cfg", "params", "settings"})
 """Words of a path that holds the settings of a run."""
 _TRAIN = frozenset(
@@ -89,7 +90,6 @@ _OF_ALL = frozenset(
     ]
 )
 """Words around a gradient norm that leave it the norm of all gradients before clipping."""
-_OF_TRAINING = ("train", "training", "trn")
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
@@ -461,7 +461,7 @@ def validation_beside(loss: str, keys: Iterable[str]) -> list[str]:
         >>> validation_beside("train/box_loss", ["val/cls_loss", "val/box_loss"])
         ['val/box_loss']
     """
-    what = [w for w in _words(loss) if w not in _OF_TRAINING]
+    what = [w for w in _words(loss) if w not in TRAINING_SETS]
     return [key for key in keys if what and trained_beside(key).split("/") == what]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from trimtab.readers.freetext.keys import (
+    ETA,
     UNIT_FACTORS,
     Meaning,
     bare_split,
@@ -24,6 +25,7 @@ from trimtab.readers.freetext.keys import (
     names_mean,
     score_place,
     without_trailing,
+    written_as_rate,
 )
 from trimtab.said_by_words import is_length
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
@@ -425,6 +427,8 @@ class _LineParse:
         # `train 2.5` is a loss, `train 3` may be a count.
         if found is None and re.search(r"[.eE]|nan|inf", self.numbers[i]):
             found = bare_split(key)
+        if found is None and normalise(key) == ETA and written_as_rate(self.numbers[i]):
+            found = Meaning("signal", "lr", 3)
         if found is None:
             unit = canonical(f"{key} (ms)")
             if unit == "step_time_s" and normalise(key) != "step":

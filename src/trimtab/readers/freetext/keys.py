@@ -12,17 +12,20 @@ from functools import lru_cache
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.record import Column
-from trimtab.said_by_words import is_mean_score
+from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS, is_mean_score, join_held_out
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
+    "ETA",
     "MEAN_NOTE",
     "STEP_KEYS",
     "Kind",
     "Meaning",
     "announces",
+    "are_rates",
     "bare_split",
     "counts_episodes",
     "is_adversarial",
@@ -37,6 +40,7 @@ __all__ = [
     "score_place",
     "without_number_word",
     "without_trailing",
+    "written_as_rate",
 ]
 
 Kind = Literal["signal", "step", "epoch", "rank"]
@@ -111,22 +115,9 @@ SCORE_KEYS = (
 `score_place` knows further ones by their words."""
 _EPOCH_KEYS = frozenset({"epoch", "epochs", "ep.", "ep", "train epoch", "train/epoch"})
 _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker", "node rank"})
-_HELD_OUT = frozenset(
-    [
-        "val",
-        "valid",
-        "validation",
-        "eval",
-        "evaluation",
-        "evaluating",
-        "test",
-        "testing",
-        "dev",
-        "cv",
-        "heldout",
-        "holdout",
-    ]
-)
+_HELD_OUT_KEYS = HELD_OUT_SETS | {"evaluating", "cv"}
+_HELD_OUT = _HELD_OUT_KEYS - {"va", "te"}
+"""The same in prose, where words of two letters are others."""
 _ANNOUNCES = re.compile(
     r"\b(?:testing|validating|evaluating|evaluation|validation|(?:eval|test|val)\w* mode"
     r"|(?:start|begin|run)\w* (?:eval|test|val)\w*)\b",
@@ -324,6 +315,12 @@ _MAX_KEY_LENGTH = 120
 _FEWEST_OF_SCORE = 5
 _SCORE_RISES = -0.7
 """Rank correlation with the loss up to which values that are shares are a score. Ours."""
+_AS_HIGH = 2.0
+"""Times the other, up to which one loss begins as high as another. Ours."""
+ETA = "eta"
+"""The Greek letter that papers write the learning rate with, and what is left of the time."""
+_MOST_RATE = 0.1
+_RATE = re.compile(r"0?\.0\d{3,}|\d(?:\.\d+)?[eE]-\d+|0(?:\.0+)?[eE][-+]?0+")
 _STAGE = 10
 """Doubt of a key that only stands in for a loss."""
 
@@ -341,9 +338,28 @@ class Meaning:
 
 def bare_split(key: str) -> Meaning | None:
     """Return what a value is that is named by its data alone: `train 2.5`, `test: 2.6`."""
-    if key in ("train", "training", "learn"):
+    if key in TRAINING_SETS or key == "learn":
         return Meaning("signal", "loss", _STAGE + 2)
-    return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT else None
+    return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT_KEYS else None
+
+
+def are_rates(values: NDArray[np.float64]) -> bool:
+    """Whether what is called eta is a learning rate, and not the time that is left.
+
+    By its values: all within 0 to 0.1 and not all 0; NaN and Inf do not count.
+    """
+    values = values[np.isfinite(values)]
+    return bool(len(values)) and values.min() >= 0 and 0 < values.max() <= _MOST_RATE
+
+
+def written_as_rate(text: str) -> bool:
+    """Whether a number is written as a learning rate is, and a time in no unit is not.
+
+    Example:
+        >>> [written_as_rate(x) for x in ("3.00e-04", "0.000300", "0.25", "12.5")]
+        [True, True, False, False]
+    """
+    return _RATE.fullmatch(text) is not None
 
 
 def is_bare(doubt: int) -> bool:
@@ -354,7 +370,8 @@ def is_bare(doubt: int) -> bool:
 def rises(values: Column, loss: Column) -> bool:
     """Whether values are shares, of 1 or of 100, that rise as a loss falls: a score, and no loss.
 
-    By Spearman's rank correlation over the rows that have both; too few rows say nothing.
+    By Spearman's rank correlation over the rows that have both; too few rows say nothing. What
+    begins where the loss does and goes beyond 1 is the same loss of data that is learned by heart.
     """
     rows = np.flatnonzero(values.present & loss.present)
     rows = rows[np.isfinite(values.values[rows]) & np.isfinite(loss.values[rows])]
@@ -362,6 +379,8 @@ def rises(values: Column, loss: Column) -> bool:
     if len(rows) < _FEWEST_OF_SCORE or y.min() < 0 or y.max() > 100:
         return False
     if np.ptp(y) == 0 or np.ptp(x) == 0:
+        return False
+    if y.max() > 1 and x[0] / _AS_HIGH <= y[0] <= x[0] * _AS_HIGH:
         return False
     middle = (len(rows) - 1) / 2
     a, b = (np.argsort(np.argsort(v, kind="stable"), kind="stable") - middle for v in (x, y))
@@ -410,7 +429,15 @@ def score_place(key: str) -> int | None:
 
 def is_held_out(text: str) -> bool:
     """Whether a piece of text is about validation data."""
-    return any(word in _HELD_OUT for word in re.split(r"[\W\d]+", text.lower()))
+    return not _HELD_OUT.isdisjoint(_words_of(text))
+
+
+def _is_held_out_key(text: str) -> bool:
+    return not _HELD_OUT_KEYS.isdisjoint(_words_of(text))
+
+
+def _words_of(text: str) -> list[str]:
+    return re.split(r"[\W\d]+", join_held_out(text))
 
 
 def announces(line: str) -> bool:
@@ -542,8 +569,8 @@ def _exact(text: str) -> Meaning | None:
 
 def _of_path(text: str, found: Meaning) -> Meaning | None:
     if found.name != "loss":
-        return None if is_held_out(text) else replace(found, doubt=found.doubt + 1)
-    return Meaning("signal", "val_loss" if is_held_out(text) else "loss", 2)
+        return None if _is_held_out_key(text) else replace(found, doubt=found.doubt + 1)
+    return Meaning("signal", "val_loss" if _is_held_out_key(text) else "loss", 2)
 
 
 def _guessed_loss(text: str) -> Meaning | None:
@@ -551,16 +578,16 @@ def _guessed_loss(text: str) -> Meaning | None:
     words = [w for w in re.split(r"[\s/.:()]+", text) if w]
     losses = [w for w in words if "loss" in w and not w.startswith("lossz")]
     if losses and not _NO_MEASUREMENT.intersection(words) - {"total", "aux"}:
-        if is_held_out(text):
+        if _is_held_out_key(text):
             return Meaning("signal", "val_loss", 2)
         mean = not _MEANS.isdisjoint(words)
-        plain = any(w in ("train", "training", "lm") for w in words)
+        plain = not (TRAINING_SETS | {"lm"}).isdisjoint(words)
         known = mean or plain or words[-1] in losses
         if not known or not (_SIDE | _PARTS).isdisjoint(words):
             return Meaning("signal", "loss", 5)
         # A loss of this record goes before a running mean, one that says train before all others.
         return Meaning("signal", "loss", 2 if mean and plain else 4 if mean else 1 if plain else 3)
-    if _ADVERSARIAL.fullmatch(text) and not is_held_out(text):
+    if _ADVERSARIAL.fullmatch(text) and not _is_held_out_key(text):
         # The generator's whole loss is what is trained for; its parts and the critic stand in.
         rank = next(i for i, p in enumerate(_ADVERSARIAL_ORDER) if re.fullmatch(p, text))
         return Meaning("signal", "loss", _STAGE + rank)
@@ -571,7 +598,7 @@ def _guessed_loss(text: str) -> Meaning | None:
     joined = "_" + re.sub(r"[\s\-/]", "_", text)
     stand_in = any(joined.endswith(f"_{s}") for s in _STAND_INS) or words[-1:] == ["crossentropy"]
     if stand_in and not _NO_MEASUREMENT.intersection(words):
-        if not is_held_out(text):
+        if not _is_held_out_key(text):
             return Meaning("signal", "loss", _STAGE)
         if words[-1] not in ("bpb", "bpc"):  # in bits: no validation loss beside a loss in nats
             return Meaning("signal", "val_loss", _STAGE)

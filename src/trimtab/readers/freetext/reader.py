@@ -25,6 +25,7 @@ from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.numbers import shown
 from trimtab.readers.other_languages import translator
+from trimtab.readers.running_means import own_values
 from trimtab.readers.runs_in_file import marks_in
 from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.record import RunRecord, most_values
@@ -34,7 +35,7 @@ __all__ = ["MOST_KEYS", "TextReader"]
 _ANY_LOSS = (
     rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr"
     rb"|perplexity|\bppl|rmse|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr_?[dg]\b|\bscore at iteration\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?"
-    rb"(?:\d|nan|inf)|\b(?:train|learn)["
+    rb"(?:\d|nan|inf)|\b(?:train|trn|tr|learn)["
     rb" :=\t]{1,9}\d*\.\d"
     rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon|error|acc(?:uracy)?)[ :=\t]{1,9}"
     rb"(?:-?\d*\.\d|nan|inf)"
@@ -118,9 +119,11 @@ class TextReader:
             record = self._read(path, sample, every_state=False)
         except ReadError:
             return self._read(path, sample, every_state=True)
-        # Of a few long epochs the states of the bar are all that there is.
+        # Of a few long epochs the states of the bar are all that there is, and where the own values
+        # of the batches can be worked out of them they show what happens within an epoch.
+        every = self._read(path, sample, every_state=True)
         few = record.num_loss_rows < _FEWEST_BARS
-        return self._read(path, sample, every_state=True) if few else record
+        return every if few or own_values(every) is not every else record
 
     def _read(self, path: Path, sample: Sample, *, every_state: bool) -> RunRecord:
         token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
@@ -150,6 +153,7 @@ class TextReader:
                 seconds_per_epoch=partial(seconds_per_epoch, path),
                 marks=partial(marks_in, path),
                 announced=shapes.announced,
+                restarts=shapes.restarts,
             )
         except ReadError as error:
             unread = sorted(shapes.unread, key=lambda k: -shapes.unread[k])

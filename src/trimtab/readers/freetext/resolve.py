@@ -12,6 +12,7 @@ from trimtab.readers.freetext.announced import part_announced, part_other_bars
 from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
+from trimtab.readers.freetext.restarts import Restart, RestartLine, restarts_of
 from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.runs import part_runs
@@ -76,6 +77,7 @@ def settle(
     seconds_per_epoch: SecondsPerEpoch,
     marks: Marks,
     announced: Sequence[int] = (),
+    restarts: Sequence[RestartLine] = (),
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -88,6 +90,7 @@ def settle(
         seconds_per_epoch: Asked where each row is an epoch and says nothing of its time.
         marks: Asked for what names several runs.
         announced: Numbers of the lines that say that an evaluation begins.
+        restarts: Lines that state a restart, or may.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -110,6 +113,7 @@ def settle(
             f"`key: value`, tables with a header); give a training log; {NAME_IT}"
         )
     draft.take_times(seconds_per_epoch)
+    draft.take_restarts(restarts)
     return draft.record(source, format_name, known_format=known_format)
 
 
@@ -134,6 +138,7 @@ class _Draft:
         self.watched: tuple[str, ...] = ()
         """Keys of losses of which only NaN is told."""
         self._run_starts: tuple[tuple[int, str], ...] = ()
+        self._restarts: Mapping[int, Restart] = {}
 
     @property
     def doubt(self) -> int:
@@ -155,6 +160,12 @@ class _Draft:
             self.signals["step_time_s"] = seconds
             self.notes.append(EPOCH_TIMES_NOTE)
 
+    def take_restarts(self, stated: Sequence[RestartLine]) -> None:
+        """Let attempts begin where lines state it."""
+        self._restarts = restarts_of(
+            stated, self.rows.lines, self.position.place, self.position.axis
+        )
+
     def record(self, source: str, format_name: str, *, known_format: bool) -> RunRecord:
         self._take_signals()
         if self.rows.ranks is not None:
@@ -162,7 +173,7 @@ class _Draft:
         self._notes_on_values()
         builder = RecordBuilder(source, format_name, axis=self.position.axis)
         place, columns = self._merged()
-        _add_all(builder, place, columns, dict(self._run_starts))
+        _add_all(builder, place, columns, dict(self._run_starts), self._restarts)
         builder.keys.update(self.keys)
         if self.rows.ranks is not None:
             builder.facts[RANK_FACT] = self.rows.ranks.here
@@ -300,6 +311,7 @@ class _Draft:
         main[at] = False
         places = np.flatnonzero(main)
         self._run_starts = tuple((int(places[row]), name) for row, name in self._run_starts)
+        self._restarts = {int(places[row]): said for row, said in self._restarts.items()}
         place = np.empty(num)
         place[main], place[at] = steps, [a[1] for a in added]
         columns: dict[str, Column] = {}
@@ -631,10 +643,11 @@ def _add_all(
     steps: NDArray[np.float64],
     columns: dict[str, Column],
     runs: Mapping[int, str],
+    restarts: Mapping[int, Restart],
 ) -> None:
     """Add rows, stretches of rising steps at once.
 
-    A step that is logged again with another loss begins an attempt, if that is rare; where it is
+    An attempt begins where the text states it. A step that is logged again with another loss begins an attempt, if that is rare; where it is
     common (micro-batches) the first stands.
     """
     change = np.diff(steps)
@@ -649,10 +662,13 @@ def _add_all(
             again[:] = False
     starts = np.flatnonzero(change <= 0) + 1
     alone = {*starts.tolist(), *(starts + 1).tolist()}  # a row at the step before, then the rest
-    bounds = sorted({0, len(steps), *alone, *runs})
+    bounds = sorted({0, len(steps), *alone, *runs, *restarts})
     for first, end in pairwise(bounds):
         if first in runs:
             builder.start_attempt(why=runs[first], anew=True)
+        elif first in restarts:
+            said = restarts[first]
+            builder.start_attempt(parent_step=said.step, why=f"the log says {shown(said.why)}")
         elif 0 < first < end and again[first - 1]:
             builder.start_attempt(why=f"step {steps[first]:g} is logged again with another loss")
         part = slice(first, end)

@@ -26,6 +26,7 @@ from trimtab.readers.freetext.key_values import (
     to_number,
 )
 from trimtab.readers.freetext.keys import Meaning, announces, is_held_out
+from trimtab.readers.freetext.restarts import RestartLine, states_restart
 from trimtab.readers.numbers import shown
 
 __all__ = ["Shape", "Shapes"]
@@ -147,6 +148,10 @@ class Shapes:
         """Indent of a heading over lines of validation data."""
         self.announced = array("q")
         """Lines without a number that say that an evaluation begins, at most 100,000 of them."""
+        self.restarts: list[RestartLine] = []
+        """Lines that state a restart, or may, at most 100,000 of them."""
+        self._restarting: set[tuple[str, ...]] = set()
+        """Wordings of such lines with a number."""
         self.unread: dict[str, int] = {}
         """Keys of numbers that nobody knows, on lines that hold a value or a count."""
         self.broken: dict[str, tuple[int, int]] = {}
@@ -192,6 +197,7 @@ class Shapes:
                 self._see_words(line)
                 if len(self.announced) < _MAX_ANNOUNCED and announces(line):
                     self.announced.append(number)
+                self._see_restart(line, number)
                 if self._below is not None:
                     fast = None
                 self.chatter.see(line)
@@ -201,6 +207,10 @@ class Shapes:
                 plan = plans[skeleton]
             except KeyError:
                 plan = self._learn(skeleton, parts, line)
+                if states_restart(line, number) is not None:
+                    self._restarting.add(skeleton)
+            if self._restarting and skeleton in self._restarting:
+                self._see_restart(line, number)
             if plan is not None:
                 if broken:
                     self._see_broken(plan, parts, number)
@@ -215,6 +225,11 @@ class Shapes:
                 self.chatter.see(line, wording="#".join(skeleton))
         self.num_lines = number
         self._count_unread()
+
+    def _see_restart(self, line: str, number: int) -> None:
+        said = states_restart(line, number) if len(self.restarts) < _MAX_ANNOUNCED else None
+        if said is not None:
+            self.restarts.append(said)
 
     def _count_unread(self) -> None:
         for skeleton, plan in self._plans.items():
