@@ -248,6 +248,18 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("num zeros", "num_zeros", "num-zeros"),
     ),
     Signal(
+        name="grad_zero_share",
+        unit="share of the trained elements",
+        bad="none",
+        doc="Parameters whose whole gradient is exactly 0, or that no longer have one.",
+    ),
+    Signal(
+        name="grad_zero_steps",
+        unit="optimizer steps",
+        bad="none",
+        doc="For how long at least half of the trained elements have been so.",
+    ),
+    Signal(
         name="step_time_s",
         unit="s",
         bad="up",

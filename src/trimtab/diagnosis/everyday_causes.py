@@ -292,9 +292,10 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         rules=_plain(
             "never-learns-gradient",
             "zero-grad-norm",
+            "no-gradient",
             "unmoved",
             "few-rows-same-evaluation",
-            says="nothing moves the weights: gradient norms of exactly 0, or losses that repeat",
+            says="nothing moves the weights: gradients of exactly 0, or losses that repeat",
         ),
         look_alikes=("rate-at-zero", "not-wired"),
         test="print the gradient norm of each parameter after one backward pass",
