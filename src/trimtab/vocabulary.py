@@ -338,6 +338,12 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("output_log_z", "log_z", "logz"),
     ),
     Signal(
+        name="num_outputs",
+        unit="count",
+        bad="none",
+        doc="Outputs of the layer whose logits are looked at: classes, or the vocabulary.",
+    ),
+    Signal(
         name="weight_norm",
         unit="L2 norm",
         bad="up",

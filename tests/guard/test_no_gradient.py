@@ -233,3 +233,42 @@ MEANT: dict[str, Callable[[], Loop]] = {
 def test_weights_that_are_not_meant_to_move_are_not_told(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
     assert told(MEANT[name](), tmp_path / "run") == ([], [])
+
+
+# -- a loss that stays at a guess among the model's outputs ------------------------------------
+
+
+def guesses(labels: str, run: Path) -> list[str]:
+    """Train a net of 8 outputs; return what was said of it."""
+    torch.manual_seed(0)
+    data = torch.Generator().manual_seed(1)
+    x = torch.randn(STEPS * BATCH, 6, generator=data)
+    y = (x @ torch.randn(6, 8, generator=data)).argmax(-1)
+    if labels == "random":
+        y = torch.randint(8, y.shape, generator=data)
+    model = nn.Sequential(nn.Linear(6, 24), nn.ReLU(), nn.Linear(24, 8))
+    rate = torch.optim.SGD(model.parameters(), lr=0.01 if labels == "slowly" else 0.1)
+    lines: list[str] = []
+    guard = Guard(
+        model,
+        rate,
+        data=DataLoader(TensorDataset(x, y), batch_size=BATCH),
+        steps=STEPS,
+        run=run,
+        mode="observe",
+        say=lines.append,
+    )
+    for bx, by in guard:
+        guard.backward(cross_entropy(model(bx), by))
+        guard.step()
+    return [line for line in lines if "nothing is learned" in line]
+
+
+def test_a_loop_that_guesses_among_its_outputs_is_told(tmp_path: Path) -> None:
+    (line,) = guesses("random", tmp_path / "run")
+    assert "outputs has it" in line
+
+
+@pytest.mark.parametrize("labels", ["true", "slowly"])
+def test_a_loop_that_learns_is_not(labels: str, tmp_path: Path) -> None:
+    assert guesses(labels, tmp_path / "run") == []

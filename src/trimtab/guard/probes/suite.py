@@ -77,6 +77,7 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     ("output_log_z", _MEANS),
     ("attention_logit_max", _TOPS),
     ("attention_entropy", _LOWS),
+    ("num_outputs", _TOPS),
 )
 """The same, of what is read more often."""
 
@@ -455,6 +456,7 @@ class Probes:
             value = self._log_z.take()
             if value is not None:
                 self._seen["output_log_z"] = value
+                self._seen["num_outputs"] = float(self._log_z.num_outputs)
 
         self._softly("attention", attention)
         self._softly("log_z", log_z)
