@@ -286,7 +286,10 @@ EVERYDAY: tuple[CauseEntry, ...] = (
     ),
     CauseEntry(
         id="no-gradient",
-        title="no gradient reaches the weights: frozen parameters, a detached loss, or underflow",
+        title=(
+            "no gradient reaches the weights: frozen parameters, dead units, a detached loss, or"
+            " underflow"
+        ),
         modes=("F36",),
         prior=_RARE,
         rules=_plain(

@@ -56,7 +56,8 @@ class NoGradientProbe:
             self._last = {key: min(last, step - 1) for key, last in self._last.items()}
         self._step = step
         before = dict(self._last)
-        owners = [p for p in self._counted if p.grad is not None and p.grad.numel()]
+        # Of a sharded one this rank may hold nothing.
+        owners = [p for p in self._counted if p.grad is not None and local(p.grad).numel()]
         unclear = [p for p in owners if squares is None or squares.get(id(p), 0.0) == 0]
         for p in owners:
             self._last[id(p)] = step
