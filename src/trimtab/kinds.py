@@ -214,7 +214,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="never-learns",
         title="nothing is learned",
-        meaning="from the first row on the loss stays where guessing or a stopped update leaves it",
+        meaning=(
+            "from the first row on the loss stays where guessing or a stopped update leaves it, or"
+            " no gradient reaches most of the weights"
+        ),
         severity="warning",
         rank=14,
     ),

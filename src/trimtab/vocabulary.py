@@ -255,6 +255,18 @@ SIGNALS: tuple[Signal, ...] = (
         aliases=("num zeros", "num_zeros", "num-zeros"),
     ),
     Signal(
+        name="grad_zero_share",
+        unit="share of the trained elements",
+        bad="none",
+        doc="Parameters whose whole gradient is exactly 0, or that no longer have one.",
+    ),
+    Signal(
+        name="grad_zero_steps",
+        unit="optimizer steps",
+        bad="none",
+        doc="For how long at least half of the trained elements have been so.",
+    ),
+    Signal(
         name="step_time_s",
         unit="s",
         bad="up",
@@ -331,6 +343,12 @@ SIGNALS: tuple[Signal, ...] = (
         bad="up",
         doc="Root mean square of log Z, the log of the output softmax's denominator.",
         aliases=("output_log_z", "log_z", "logz"),
+    ),
+    Signal(
+        name="num_outputs",
+        unit="count",
+        bad="none",
+        doc="Outputs of the layer whose logits are looked at: classes, or the vocabulary.",
     ),
     Signal(
         name="weight_norm",

@@ -53,6 +53,7 @@ FINDS: dict[str, frozenset[Ability]] = {
     "rate-ended": frozenset(),
     "rate-climb": frozenset(),
     "layer-gradients": frozenset(),
+    "no-gradient": frozenset(),
     "overfitting": frozenset(),
     "by-heart": frozenset(),
     "rough-start": frozenset(),

@@ -49,6 +49,7 @@ from trimtab.detectors.level import CALM_SIGNALS, LevelDetector
 from trimtab.detectors.lost_validation import LostValidationDetector
 from trimtab.detectors.lr_change import LrChangeDetector
 from trimtab.detectors.never_learns import NeverLearnsDetector
+from trimtab.detectors.no_gradient import NoGradientDetector
 from trimtab.detectors.nonfinite import NonFiniteDetector
 from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.pace import PaceDetector
@@ -112,6 +113,7 @@ DETECTORS: tuple[AnyDetector, ...] = (
     RateEndedDetector(),
     RateClimbDetector(),
     LayerGradientsDetector(),
+    NoGradientDetector(),
     OverfittingDetector(),
     LearnedByHeartDetector(),
     RoughStartDetector(),

@@ -74,6 +74,10 @@ _CHANCE_SHARE = 0.004
 """How near ln k the level must lie, and how well it must be known."""
 _FEW_CLASSES, _FEW_SHARE = 2, 0.01
 """A guess between two is so common, and its level so far from the next, that less will do."""
+_FEWEST_OUTPUTS = 4
+"""Between two or three, sound runs that learn little lie as near. Ours."""
+_OUTPUTS_SHARE = (0.97, 1.01)
+"""Of ln of the model's own outputs, between which only the sizes of the classes are known. Ours."""
 _EXACT_SHARE = 0.0005
 """This near ln k, and known this well, few rows are no coincidence: one level in some hundred is as
 near one of the known ones."""
@@ -139,6 +143,8 @@ class NeverLearnsState:
     """The newest ones, as many."""
     preferred: tuple[float, ...] = ()
     """The newest shares of pairs in which the better answer is preferred, as many."""
+    outputs: float = 0.0
+    """Of the model's last layer, as last logged; 0: not."""
     told: int = 0
     """0: nothing; 1: told; 2: over, or too late to say."""
     level: float = 0.0
@@ -151,13 +157,22 @@ class NeverLearnsDetector:
     """See the module."""
 
     name: str = "never-learns"
-    signals: tuple[str, ...] = ("loss", "grad_norm", "lr", "accuracy", "preference_accuracy")
+    signals: tuple[str, ...] = (
+        "loss",
+        "grad_norm",
+        "lr",
+        "accuracy",
+        "preference_accuracy",
+        "num_outputs",
+    )
     min_rows: int = 48
     sure_rows: int = 16
     """Enough where every gradient norm or rate is 0, or the level is that of a guess to 0.05 %:
     no learning looks like that. Ours."""
     unknown_rows: int = 192
     """For a loss above 9 nats of a rate that is not logged: it may be warmed up. Ours."""
+    outputs_rows: int = 192
+    """For a loss that is about ln of the model's outputs, if none of the known ones. Ours."""
     late_rows: int = 1000
     """Rows from which a rate that still rises is no excuse. Ours."""
     last_rows: int = 4096
@@ -204,6 +219,7 @@ class NeverLearnsDetector:
         rates: Series,
         right: Series,
         preferred: Series,
+        outputs: Series,
     ) -> tuple[NeverLearnsState, tuple[Finding, ...]]:
         """Judge rows of which no loss but the last may fill a block."""
         highest, since = s.rate, s.rate_rows
@@ -224,6 +240,7 @@ class NeverLearnsDetector:
             hits=(*s.hits, *hits)[: self.sure_rows],
             last_hits=(*s.last_hits, *hits)[-self.sure_rows :],
             preferred=(*s.preferred, *map(float, preferred.value))[-self.sure_rows :],
+            outputs=float(outputs.value[-1]) if outputs.value else s.outputs,
             num_rows=s.num_rows + len(losses.value),
             waiting=(*s.waiting, *losses.value),
             negative=s.negative or any(loss < 0 for loss in losses.value),
@@ -253,9 +270,9 @@ class NeverLearnsDetector:
             # Weights as initialized are often worse than a guess: to come down to one is no
             # learning.
             came_down, _, level, error = _flatness(s.blocks[len(s.blocks) // 4 or 1 :])
-            flat = came_down and _is_exact(level, error)
+            flat = came_down and (_is_exact(level, error) or _is_of_outputs(s, level))
         if not flat:
-            over = fell and s.num_rows >= self.min_rows
+            over = fell and s.num_rows >= self.min_rows and not _is_no_better(s)
             return (changed(s, told=2) if over else s), ()
         why = self._why(s, level, error)
         if not why:
@@ -276,7 +293,8 @@ class NeverLearnsDetector:
         if self._guesses(s, level):
             return "chance"
         if classes_guessed(level, error) is None:
-            return ""
+            known = s.num_rows >= self.outputs_rows and _is_of_outputs(s, level)
+            return "chance" if known else ""
         enough = self.min_rows
         if level >= SURELY_A_GUESS and not s.num_rates:
             enough = self.unknown_rows
@@ -319,10 +337,11 @@ class NeverLearnsDetector:
         return found, flat
 
     def _finding(self, s: NeverLearnsState, row: RowPlace, *, over: bool) -> Finding:
+        known = classes_guessed(s.level, 0.0)
         because = {
             "gradient": "every gradient norm is 0",
             "rate": "every learning rate is 0",
-            "chance": f"as a guess among {classes_guessed(s.level, 0.0)} classes has it",
+            "chance": f"as a guess among {known or round(math.exp(s.level))} classes has it",
         }[s.why]
         if s.why == "chance" and s.level >= SURELY_A_GUESS:
             because = "as high as that of an untrained model"
@@ -331,6 +350,8 @@ class NeverLearnsDetector:
             because = (
                 f"and an accuracy of {np.mean(s.last_hits):.3g}: a guess among {classes} classes"
             )
+        elif s.why == "chance" and not known and _is_of_outputs(s, s.level):
+            because = f"as a guess among the model's {s.outputs:g} outputs has it, {math.log(s.outputs):.4g}"
         falls = "the better answer is preferred" if self._prefers(s) else "it falls"
         return Finding(
             detector=f"{self.name}-{s.why}",
@@ -369,6 +390,20 @@ def _is_guess(hits: NDArray[np.float64], level: float) -> bool:
         if near and whole:
             return True
     return False
+
+
+def _is_of_outputs(s: NeverLearnsState, level: float) -> bool:
+    """Whether a level is about that of a guess among the outputs that the model has."""
+    if not _FEWEST_OUTPUTS <= s.outputs < math.exp(SURELY_A_GUESS):
+        return False
+    low, high = _OUTPUTS_SHARE
+    return low <= level / math.log(s.outputs) <= high
+
+
+def _is_no_better(s: NeverLearnsState) -> bool:
+    """Whether the newest losses are no better than a guess among the model's outputs."""
+    known = _FEWEST_OUTPUTS <= s.outputs < math.exp(SURELY_A_GUESS)
+    return known and median(s.blocks[-2:]) >= (1 - _LEARNT_SHARE) * math.log(s.outputs)
 
 
 def _is_exact(level: float, error: float) -> bool:

@@ -286,15 +286,19 @@ EVERYDAY: tuple[CauseEntry, ...] = (
     ),
     CauseEntry(
         id="no-gradient",
-        title="no gradient reaches the weights: frozen parameters, a detached loss, or underflow",
+        title=(
+            "no gradient reaches the weights: frozen parameters, dead units, a detached loss, or"
+            " underflow"
+        ),
         modes=("F36",),
         prior=_RARE,
         rules=_plain(
             "never-learns-gradient",
             "zero-grad-norm",
+            "no-gradient",
             "unmoved",
             "few-rows-same-evaluation",
-            says="nothing moves the weights: gradient norms of exactly 0, or losses that repeat",
+            says="nothing moves the weights: gradients of exactly 0, or losses that repeat",
         ),
         look_alikes=("rate-at-zero", "not-wired"),
         test="print the gradient norm of each parameter after one backward pass",

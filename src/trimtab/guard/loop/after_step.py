@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING
 
+from trimtab.detectors.no_gradient import NoGradientDetector
 from trimtab.guard.recovery.triage import puts_in_doubt
 from trimtab.guard.settings.in_force import in_force
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AfterStep"]
 
+_NO_GRADIENT = NoGradientDetector().name
 _MOST_MISSED = 1024
 """Findings that are kept for recovery while nothing is acted on."""
 
@@ -141,6 +143,10 @@ class AfterStep:
             edge.run("journal", partial(recovery.tell, text))
         for finding in found:
             edge.run("journal", partial(parts.recorder.finding, finding, step=step))
+            named = "grad_zero_at" in row.labels and not recovery.busy
+            if finding.detector == _NO_GRADIENT and named:
+                text = f"no gradient reaches {row.labels['grad_zero_at']}"
+                edge.run("journal", partial(recovery.tell, text))
         edge.run("journal", parts.recorder.write_events, retried=True)
         # In a trial alarms are expected, and its states are not among the checkpoints.
         if not self._recovery.busy:

@@ -55,6 +55,11 @@ class LogZProbe:
         value, self.value = self.value, None
         return None if value is None else float(value)
 
+    @property
+    def num_outputs(self) -> int:
+        """Width of the layer; 0 where it is not known."""
+        return self._vocab or 0
+
     def close(self) -> None:
         """Remove the hook."""
         if self._handle is not None:

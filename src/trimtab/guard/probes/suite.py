@@ -30,6 +30,7 @@ from trimtab.guard.probes.moments import (
     settings,
     starved,
 )
+from trimtab.guard.probes.no_gradient import NoGradientProbe
 from trimtab.guard.probes.output import LogZProbe
 from trimtab.guard.probes.overflow import OverflowProbe
 from trimtab.guard.probes.router import RouterProbe, router_signals
@@ -66,6 +67,9 @@ _WHOLE: tuple[tuple[str, str], ...] = (
     ("num_zeros", _ADDED),
     ("embedding_square", _ADDED),
     ("activation_max", _TOPS),
+    # Only what holds for the share of every rank.
+    ("grad_zero_share", _LOWS),
+    ("grad_zero_steps", _LOWS),
 )
 """One number each, and how those of several ranks are one."""
 
@@ -73,6 +77,7 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     ("output_log_z", _MEANS),
     ("attention_logit_max", _TOPS),
     ("attention_entropy", _LOWS),
+    ("num_outputs", _TOPS),
 )
 """The same, of what is read more often."""
 
@@ -165,6 +170,11 @@ class Probes:
         self.hidden = HiddenProbe(model, layer)
         self.hidden.enabled = self.runs("hidden")
         self.update = UpdateProbe(self._parameters, ranks.count)
+        self._no_gradient = NoGradientProbe(model, self._parameters, self._names)
+        self._half_without = False
+        """Whether most parameters had no gradient when all was read last: every step is looked at
+        until some have."""
+        self._step = 0
         self._blocks = BlockProbe(list(blocks.values()))
         self._attention = AttentionProbe(training.model)
         self._log_z = LogZProbe(layer)
@@ -191,6 +201,7 @@ class Probes:
             step: The step to come, counted from 1.
             closely: Something is wrong: read the early signs more often.
         """
+        self._step = step
         self.due = self.cadence.reads_all(step)
         self.signs_due = self.cadence.reads_signs(step, closely=closely)
         self._seen, self._layers, self._broken_state, self._kept = {}, {}, [], None
@@ -210,7 +221,8 @@ class Probes:
         """Whether what is seen of the step under way can be read later: it is only held then."""
         watching = self._broken and self.runs("overflow")
         # An error of the hook is raised by `take`, which a quiet step does not call.
-        return not (self.due or self.signs_due or watching) and self.hidden.error is None
+        looking = self.due or self.signs_due or watching or self._half_without
+        return not looking and self.hidden.error is None
 
     def hold(self) -> Held:
         """Return what a quiet step has for `read`, and forget it; the host reads nothing."""
@@ -260,18 +272,26 @@ class Probes:
             # The factor by which clipping has scaled the gradients, to undo it in the figures.
             clipped = 1.0 if limit is None or not norm > limit else limit / (norm + 1e-6)
             self._softly("gradients", lambda: self._look_at_gradients(clipped**-2))
+        elif self._half_without:
+            self._softly("gradients", lambda: self._no_gradient.look(self._step))
 
     def _look_at_gradients(self, rescale: float) -> None:
         pairs = [
-            (p.grad, g)
+            (p, p.grad, g)
             for p, g in zip(self._parameters, self._groups, strict=True)
             if p.grad is not None
         ]
+        grads, groups = [g for _, g, _ in pairs], [g for *_, g in pairs]
+        squares = squared_norms(grads) if pairs else torch.zeros(0)
+        by_id = {id(p): s for (p, *_), s in zip(pairs, squares.tolist(), strict=True)}
+        self._no_gradient.look(self._step, by_id)
+        without = self._no_gradient.num_steps()
+        if without is not None:
+            self._seen["grad_zero_share"], self._seen["grad_zero_steps"] = without
         if not pairs:
             return
-        grads, groups = [g for g, _ in pairs], [g for _, g in pairs]
         count = self._ranks.count
-        sums = sums_by_group(squared_norms(grads) * rescale, grads, groups, count)
+        sums = sums_by_group(squares * rescale, grads, groups, count)
         sums += [0.0] * (self.num_layers + 2 - len(sums))
         self._layers["grad_square"] = sums[: self.num_layers]
         self._seen["embedding_square"] = sums[self.num_layers]
@@ -436,6 +456,7 @@ class Probes:
             value = self._log_z.take()
             if value is not None:
                 self._seen["output_log_z"] = value
+                self._seen["num_outputs"] = float(self._log_z.num_outputs)
 
         self._softly("attention", attention)
         self._softly("log_z", log_z)
@@ -486,6 +507,11 @@ class Probes:
                 rooted = np.sqrt(by_layer) if name == "grad_square" else by_layer
                 found.layers[key] = rooted.tolist()
         known = found.values
+        # As all ranks have it, even one without gradients: a quiet step is quiet for all of them.
+        place = [name for name, _ in whole].index("grad_zero_steps")
+        self._half_without = bool(_together(table[:, place : place + 1], _LOWS)[0] > 0)
+        if self._half_without:
+            found.labels["grad_zero_at"] = self._no_gradient.named()
         norms = found.layers.get("grad_norm", [])
         if len(norms) > 1 and norms[-1] > 0:
             known["grad_norm_ratio"] = norms[0] / norms[-1]
