@@ -231,6 +231,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         kinds=frozenset({"non-finite"}),
     ),
     Experiment(
+        id="standstill",
+        text=(
+            "load a state before {before} and do the steps once more at a rate next to 0: where the"
+            " loss rises as well, no update made it"
+        ),
+        cost="some dozens of steps",
+        otherwise="the loss does not rise",
+        predicts={"own-doing": "it rises as before, and stays"},
+        kinds=frozenset({"spike", "unrecovered-spike", "shift", "divergence"}),
+    ),
+    Experiment(
         id="held-out-terms",
         text=(
             "evaluate the held-out batches one by one in fp32 with the newest weights: those whose"
