@@ -140,7 +140,7 @@ def counted(gain: float, *, noise: float = 0.0, learned: bool = False) -> Any:
         risen = 0.5 * min(max(step - 20, 0), 4) / 4
         seen = {"batch_size": 8.0, "samples_seen": 8.0 * step}
         builder.add(float(step), {"loss": cost[step - 1] + risen, **seen})
-    still = cost[10:30] + noise * rng.standard_normal(20)
+    still = cost[10:30] + 1e-3 + noise * rng.standard_normal(20)
     still[10:] += gain
     if learned:  # the data ahead costs as much: it is the data, or the state
         cost[20:] += gain

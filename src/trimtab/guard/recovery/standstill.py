@@ -67,6 +67,9 @@ def own_doing(case: Case) -> str:
     """
     leap = leap_of(case)
     curve = as_curve(case.losses, after=case.from_step)
+    before = [t for t in curve if t < case.incident.onset and t in case.control]
+    if not any(curve[t] != case.control[t] for t in before):
+        return ""
     return _own_leap(case, curve, leap) or _own_count(case, curve)
 
 
@@ -75,12 +78,10 @@ def _own_leap(case: Case, curve: Mapping[int, float], leap: tuple[int, float] | 
     if leap is None or found is None:
         return ""
     step, (level, rise) = leap[0], found
-    before = [t for t in curve if t < step and t in case.control]
-    acts = any(curve[t] != case.control[t] for t in before)
     last = [x for t, x in curve.items() if t >= step][-_LAST:]
     left = float(np.median(last)) - level
     stays = left >= max(_STAYS * rise, _STAYS_SIGMA * case.expected.sigma)
-    if not acts or rise < _AS_FAR * leap[1] or len(last) < _LAST or not stays:
+    if rise < _AS_FAR * leap[1] or len(last) < _LAST or not stays:
         return ""
     return (
         f"the loop itself changes the loss at step {step}: it leaps by {rise:.3g}, and stays, though"
