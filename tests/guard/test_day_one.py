@@ -27,6 +27,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.judge import judge_record
 from trimtab.guard import Guard
 from trimtab.plan.policy import Policy
+from trimtab.plan.trials import DEFAULT_ORDER
 from trimtab.testing.curves import lm_curve, make_noise, record_of
 
 if TYPE_CHECKING:
@@ -128,8 +129,12 @@ def test_c_one_nan_or_inf_leaves_weights_finite_and_detectors_alive(
 
 
 @pytest.mark.slow
-def test_d_where_nothing_helps_the_ladder_climbs_and_ends(tmp_path: Path) -> None:
-    """What is tried must get stronger, and end, not stay on the first rung."""
+@pytest.mark.parametrize("asks", [False, True])
+def test_d_where_nothing_helps_the_ladder_climbs_and_ends(asks: bool, tmp_path: Path) -> None:
+    """What is tried must get stronger, and end, not stay on the first rung.
+
+    Unless it is asked whether updates do it at all: then it is known to be the loop's own.
+    """
     parts: list[Parts] = []
 
     def shake(guard: Guard, loss: Tensor) -> Tensor:
@@ -141,11 +146,13 @@ def test_d_where_nothing_helps_the_ladder_climbs_and_ends(tmp_path: Path) -> Non
     scenario = dataclasses.replace(SOUND, steps=700)
     text = small_lab.make_text()
     run = tmp_path / "run"
-    o = guarded(scenario, text, run, spoil=shake, prepare=parts.append, limit=9000)
+    arms = tuple(a for a in DEFAULT_ORDER if asks or a != "no-update")
+    o = guarded(scenario, text, run, spoil=shake, prepare=parts.append, limit=9000, arms=arms)
     trials = [e.data for e in events_of(run, "attempt") if e.data["trial"]]
-    assert len({t["why"] for t in trials}) >= 4
+    assert (len({t["why"] for t in trials}) >= 4) is not asks
     factors = [math.prod(f for _, f in t.get("lr_cuts") or []) for t in trials]
     assert min(factors) <= 0.25
+    assert any("the loop itself" in e.data["why"] for e in events_of(run, "decision")) is asks
     # it stops to act; on the new level it acts again after a calm stretch, and tries no more
     decided = [e.data["what"] for e in events_of(run, "decision")]
     assert "stop acting" in decided

@@ -100,7 +100,8 @@ def assert_same_rows(late: Path, now: Path, *, later: set[int]) -> None:
     lacking = set()
     for x, y in ((x, y) for name in a for x, y in zip(a[name], b[name], strict=True)):
         missing = set(y) - set(x)
-        assert missing <= {"attention_logit_max", "attention_entropy", "output_log_z"}
+        of_output = {"output_log_z", "num_outputs"}
+        assert missing <= {"attention_logit_max", "attention_entropy", *of_output}
         assert x == {k: v for k, v in y.items() if k not in missing}
         lacking |= {int(x["step"])} if missing else set()
     assert lacking <= later

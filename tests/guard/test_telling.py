@@ -100,7 +100,8 @@ def test_alarms_that_open_all_the_time_read_the_record_rarely(
     )
     assert 1 <= len(reads) <= 300 // 64 + 2
     assert len(events_of(tmp_path / "run", "incident")) <= len(reads)
-    assert len(said) <= len(reads) + 2
+    # what an update took in that is not finite is said once in 200 steps
+    assert len(said) <= len(reads) + 2 + 300 // 200 + 1
 
 
 def test_skipped_updates_are_one_action_for_each_run_of_them(tmp_path: Path) -> None:
