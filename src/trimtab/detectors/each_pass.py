@@ -58,7 +58,9 @@ def told_once(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, 
         spikes = {f.key: f for f in here if f.kind in SPIKES and f.signal == "loss"}
         of_rate = _at_restarts(record, attempt, tuple(spikes.values()))
         notes |= {id(f): "; it comes with each restart of the learning rate" for f in of_rate}
-        onsets = {f.onset_row for f in spikes.values() if f.severity != "info" and f not in of_rate}
+        onsets = {
+            f.onset_row for f in spikes.values() if f.severity != "info" and id(f) not in notes
+        }
         teeth = _teeth(sorted(onsets))
         if teeth:
             # What is critical stays told: the order of the data does not make a run diverge.
@@ -90,13 +92,19 @@ def _at_restarts(record: RunRecord, attempt: int, spikes: Sequence[Finding]) -> 
         return []
     near = _reach(int(np.median(np.diff([r.start for r in restarts]))))
 
-    def at(f: Finding) -> list[slice]:
-        return [r for r in restarts if r.start - near <= f.onset_row < r.stop + near]
-
-    risen = {r.start for f in spikes for r in at(f)}
-    if len(risen) < max(LEAST_RESTARTS, LEAST_SHARE * len(restarts)):
+    # The newest restart that each rise may come with.
+    places = np.searchsorted(
+        [r.start - near for r in restarts], [f.onset_row for f in spikes], "right"
+    )
+    at = {
+        id(f): int(k) - 1
+        for f, k in zip(spikes, places, strict=True)
+        if k and f.onset_row < restarts[k - 1].stop + near
+    }
+    if len(set(at.values())) < max(LEAST_RESTARTS, LEAST_SHARE * len(restarts)):
         return []
-    return [f for f in spikes if f.severity == "warning" and f.end_row is not None and at(f)]
+    over = (f for f in spikes if f.severity == "warning" and f.end_row is not None)
+    return [f for f in over if id(f) in at]
 
 
 def _of_a_staircase(f: Finding, stairs: Finding, first_row: int) -> bool:

@@ -40,6 +40,9 @@ _OF_RISE = 0.5
 """Of the rise of the loss, that equal weights and batches must cost more. Ours."""
 _BEFORE, _LAST = 5, 4
 """Rows that a level is the median of."""
+_AND_SO = (
+    "no rate, no data and no older state undoes that; if it is meant, announce it (guard.expect)"
+)
 ROWS_BEHIND = 8
 """Rows behind the onset that show whether a leap stays. Ours."""
 
@@ -86,8 +89,7 @@ def _own_leap(case: Case, curve: Mapping[int, float], leap: tuple[int, float] | 
     return (
         f"the loop itself changes the loss at step {step}: it leaps by {rise:.3g}, and stays, though"
         " the weights stand still and no batch stands out (weights, targets or labels set anew?);"
-        " no rate, no data and no older state undoes that; if it is meant, announce it"
-        " (guard.expect)"
+        f" {_AND_SO}"
     )
 
 
@@ -117,8 +119,7 @@ def _own_count(case: Case, curve: Mapping[int, float]) -> str:
     return (
         f"the loop itself counts otherwise from about step {onset} on: the same weights on the same"
         f" batches cost {gain:.3g} more in its steps than in the look ahead (its loss, labels or"
-        " sampling?); no rate, no data and no older state undoes that; if it is meant, announce it"
-        " (guard.expect)"
+        f" sampling?); {_AND_SO}"
     )
 
 
