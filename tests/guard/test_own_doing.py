@@ -8,27 +8,15 @@ import numpy as np
 import pytest
 import torch
 
-from tests.guard.tiny import Setup, events_of, guard_of, make
+from tests.guard.tiny import SHORT_TRIALS, Setup, events_of, guard_of, make
 from trimtab.guard import Guard
 from trimtab.guard.recovery.expectation import Expectation
 from trimtab.guard.recovery.standstill import leap_of, own_doing
-from trimtab.plan.policy import Policy
 from trimtab.record import RecordBuilder
 
 pytestmark = pytest.mark.torch
 
 STEPS, AT = 130, 70
-POLICY = Policy(
-    trial_steps=16,
-    patience_steps=4,
-    healing_steps=0,
-    verify_steps=16,
-    cooldown_steps=16,
-    snapshot_every_steps=10,
-    max_wasted_share=4.0,
-    checkpoint_in_background=False,
-    yardstick_share=0.0,
-)
 
 
 def head_anew(s: Setup) -> None:
@@ -48,7 +36,7 @@ def moments_lost(s: Setup) -> None:
 
 def train(run: Path, change: Any) -> tuple[Guard, list[int]]:
     s = make(num_samples=4 * STEPS, dropout=0.0)
-    guard = guard_of(s, run, mode="act", steps=STEPS, policy=POLICY)
+    guard = guard_of(s, run, mode="act", steps=STEPS, policy=SHORT_TRIALS)
     made = []
     for batch in guard:
         if guard.step_number + 1 == AT and guard.phase != "probe":

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from tests.guard.inner import inner
-from tests.guard.tiny import Setup, events_of, guard_of, make, rows_of
+from tests.guard.tiny import SHORT_TRIALS, Setup, events_of, guard_of, make, rows_of
 from trimtab import analyze
 from trimtab.detectors.judge import judge_record
 from trimtab.errors import ConfigError
@@ -21,7 +21,7 @@ from trimtab.guard.settings.ledger import SettingsLedger
 from trimtab.guard.settings.reader import SettingsReader
 from trimtab.guard.state.training_state import Training
 from trimtab.plan.expected import ExpectedChanges
-from trimtab.plan.policy import Mode, Policy
+from trimtab.plan.policy import Mode
 from trimtab.plan.trials import Trial
 from trimtab.readers import read_run
 
@@ -29,18 +29,6 @@ pytestmark = pytest.mark.torch
 
 STEPS = 130
 CHANGE = 70
-POLICY = Policy(
-    trial_steps=16,
-    patience_steps=4,
-    healing_steps=0,
-    verify_steps=16,
-    cooldown_steps=16,
-    snapshot_every_steps=10,
-    max_wasted_share=4.0,
-    checkpoint_in_background=False,
-    # dropout does not show in eval mode: here the training loss alone says that it hurts
-    yardstick_share=0.0,
-)
 
 
 def train(
@@ -48,7 +36,7 @@ def train(
 ) -> tuple[Guard, Setup]:
     """Train the tiny model; `change` is made before step CHANGE whenever that step comes."""
     s = make(num_samples=4 * STEPS, dropout=0.0)
-    guard = guard_of(s, run, mode=mode, steps=STEPS, policy=POLICY, **given)
+    guard = guard_of(s, run, mode=mode, steps=STEPS, policy=SHORT_TRIALS, **given)
     if prepare is not None:
         prepare(guard)
     for batch in guard:
@@ -85,7 +73,7 @@ def test_what_is_held_is_in_force_in_the_forward_pass_whatever_the_loop_sets(
 ) -> None:
     s, seen = make(dropout=0.0), list[float]()
     s.model.dropout.register_forward_pre_hook(lambda m, _: seen.append(m.p))
-    guard = guard_of(s, tmp_path / "run", mode="act", steps=8, policy=POLICY)
+    guard = guard_of(s, tmp_path / "run", mode="act", steps=8, policy=SHORT_TRIALS)
     for batch in guard:
         if guard.step_number == 2:
             inner(guard).engine.hold_settings({"Dropout.p": (0.0,)})
@@ -103,7 +91,7 @@ def test_what_is_put_back_can_be_taken_back_and_outlives_a_restart(tmp_path: Pat
     guard, _ = train(run, drop_most)
     assert [a for a in guard.actions if "put-back" in str(a["remedy"])]
     again = make(num_samples=4 * STEPS, dropout=0.98)  # the launch sets it anew
-    more = guard_of(again, run, mode="act", steps=STEPS + 4, policy=POLICY)
+    more = guard_of(again, run, mode="act", steps=STEPS + 4, policy=SHORT_TRIALS)
     assert again.model.dropout.p == 0.0
     told = more.undo("put-back", why="wanted")
     assert "no longer hold Dropout.p" in told
@@ -118,7 +106,7 @@ def test_what_is_put_back_can_be_taken_back_and_outlives_a_restart(tmp_path: Pat
 def test_schedules_and_changes_by_hand_are_no_unannounced_changes(tmp_path: Path) -> None:
     run = tmp_path / "run"
     s = make(num_samples=4 * STEPS, schedule="onecycle")  # moves rate and beta1 in each step
-    guard = guard_of(s, run, mode="act", steps=60, policy=POLICY)
+    guard = guard_of(s, run, mode="act", steps=60, policy=SHORT_TRIALS)
     for batch in guard:
         guard.backward(s.loss(batch))
         guard.step()
@@ -151,7 +139,7 @@ def test_live_and_from_files_the_same_change_is_found(tmp_path: Path) -> None:
 def test_parameters_that_are_set_free_are_written_down_and_not_suspected(tmp_path: Path) -> None:
     s, run = make(), tmp_path / "run"
     s.model.embedding.weight.requires_grad_(False)
-    guard = guard_of(s, run, mode="act", steps=12, policy=POLICY)
+    guard = guard_of(s, run, mode="act", steps=12, policy=SHORT_TRIALS)
     for batch in guard:
         if guard.step_number == 6:
             s.model.embedding.weight.requires_grad_(True)
@@ -290,7 +278,7 @@ def test_a_window_covers_a_reading_whose_onset_only_lies_before_it_as_readings_a
         worse = announced <= guard.step_number + 1 < announced + 30
         return {"reward": (0.1 if worse else 0.9 + 0.001 * (guard.step_number % 3), "up")}
 
-    policy = dataclasses.replace(POLICY, yardstick_share=1.0)
+    policy = dataclasses.replace(SHORT_TRIALS, yardstick_share=1.0)
     guard = guard_of(s, tmp_path / "run", steps=100, mode="act", policy=policy, validate=score)
     guard.expect("data mix", from_step=announced, until=announced + 30, why="planned")
     for batch in guard:
@@ -349,7 +337,7 @@ def test_rollback_brings_back_what_was_trained_and_set_and_makes_it_again_at_its
 def test_parameters_that_are_frozen_and_set_free_are_named(tmp_path: Path) -> None:
     s, said = make(num_samples=400), list[str]()
     s.model.output.weight.requires_grad_(False)
-    guard = guard_of(s, tmp_path / "run", steps=60, policy=POLICY, say=said.append)
+    guard = guard_of(s, tmp_path / "run", steps=60, policy=SHORT_TRIALS, say=said.append)
     for batch in guard:
         if guard.step_number == 40:
             s.model.output.weight.requires_grad_(True)
@@ -363,7 +351,7 @@ def test_parameters_that_are_frozen_and_set_free_are_named(tmp_path: Path) -> No
 def test_what_a_trial_sets_is_not_the_scripts_doing(tmp_path: Path) -> None:
     run = tmp_path / "run"
     s = make(num_samples=4 * STEPS, dropout=0.0)
-    guard = guard_of(s, run, mode="act", steps=STEPS, policy=POLICY)
+    guard = guard_of(s, run, mode="act", steps=STEPS, policy=SHORT_TRIALS)
     engine = inner(guard).engine
     trial = Trial(name="beta2 0.95", settings=(("beta2", 0.95),))
     before = what_is_in_force(engine)

@@ -28,6 +28,19 @@ DEVICE = os.environ.get("TRIMTAB_TEST_DEVICE", "cpu")
 
 Precision = Literal["fp32", "bf16", "fp16"]
 
+SHORT_TRIALS = Policy(
+    trial_steps=16,
+    patience_steps=4,
+    healing_steps=0,
+    verify_steps=16,
+    cooldown_steps=16,
+    snapshot_every_steps=10,
+    max_wasted_share=4.0,
+    checkpoint_in_background=False,
+    # dropout does not show in eval mode: here the training loss alone says that it hurts
+    yardstick_share=0.0,
+)
+
 
 class Sequences(Dataset[Tensor]):
     """Sample i is always the same: a counting sequence with a little noise."""
