@@ -22,6 +22,7 @@ from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
 from trimtab.guard.recovery.branch import put_in_force, take_back, what_is_in_force
 from trimtab.guard.recovery.by_design import ByDesign
+from trimtab.guard.recovery.early_cut import early_cut
 from trimtab.guard.recovery.expectation import Expectation, expected_loss
 from trimtab.guard.recovery.past_outcomes import arms_that_worked
 from trimtab.guard.recovery.state import RecoveryState, StagedRequest
@@ -112,8 +113,15 @@ class Recovery:
         """Leave alone what earlier processes of this run did; all ranks, with the same."""
         for name, step in left.settings.items():
             self.engine.clear_setting(name, step, "it was cleared before the restart")
+        state, cut = self.state, None
+        if left.cut is not None:
+            step, values = left.cut
+            limit, limits = values.get("lr_limit"), self.engine.decisions.lr_limits
+            if limit is None or any(limit == rate for _, rate in limits):  # else put back, no cut
+                cut = early_cut(state.policy, values, step, state.final_step)
         self.state = replace(
-            self.state,
+            state,
+            early_cut=cut,
             left_before=tuple(left.findings),
             times_left_alone=left.times,
             slow_until=left.slow_until,

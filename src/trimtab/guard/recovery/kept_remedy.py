@@ -22,6 +22,7 @@ from trimtab.guard.recovery.commands import (
     decision,
     detail,
 )
+from trimtab.guard.recovery.early_cut import early_cut
 from trimtab.guard.recovery.notices import incident_entry
 from trimtab.guard.recovery.recurrence import RecurringSpikes
 from trimtab.guard.state.decisions import lr_factor
@@ -92,6 +93,9 @@ def keep(
         effects=effects,
         last_action_step=step,
     )
+    if trial.lr_sound is None and "lower-lr" in trial.arms:
+        cut = early_cut(policy, values, step, state.final_step)
+        state = replace(state, early_cut=cut or state.early_cut)
     told: tuple[Command, ...] = ()
     if commit.given_up:
         state, told = give_up(state, commit.given_up, step, seen_step=case.seen_step)

@@ -6,6 +6,7 @@ import contextlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from trimtab.guard.recovery.early_cut import ASKED
 from trimtab.plan.memory import what_worked
 
 if TYPE_CHECKING:
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from trimtab.chronicle.journal import Event
     from trimtab.guard.step.engine import Engine
+
+_Cut = tuple[int, dict[str, object]]
 
 __all__ = ["LeftBefore", "arms_that_worked", "left_before"]
 
@@ -30,6 +33,9 @@ class LeftBefore:
     slow_until: int = 0
     recounted_until: int = 0
     times: int = 0
+    cut: tuple[int, dict[str, object]] | None = None
+    """Step and values of the newest cut of the rate that still stands and nobody was asked about.
+    """
 
 
 def left_before(events: Iterable[Event], lineage: int) -> LeftBefore:
@@ -39,6 +45,8 @@ def left_before(events: Iterable[Event], lineage: int) -> LeftBefore:
     """
     found = LeftBefore()
     for event in events:
+        if event.attempt.partition(".")[0] == str(lineage):
+            found.cut = _cut_after(event, found.cut)
         left = event.data.get("leaves")
         if not isinstance(left, dict) or event.attempt.partition(".")[0] != str(lineage):
             continue
@@ -52,6 +60,19 @@ def left_before(events: Iterable[Event], lineage: int) -> LeftBefore:
             found.slow_until = max(found.slow_until, int(left.get("slow_until", 0)))
             found.recounted_until = max(found.recounted_until, int(left.get("recounted_until", 0)))
     return found
+
+
+def _cut_after(event: Event, cut: _Cut | None) -> _Cut | None:
+    """Return the cut of the rate that is to be asked about after an event of the journal."""
+    remedy, values = str(event.data.get("remedy", "")), event.data.get("values")
+    if event.event == "decision" and event.data.get("what") == ASKED:
+        return None
+    if event.event != "action" or "lower-lr" not in remedy or not isinstance(values, dict):
+        return cut
+    if remedy.startswith("undo "):
+        return None
+    by_hand = values.get("confirmed") or not remedy.startswith("roll-back+")
+    return cut if by_hand else (event.step, values)
 
 
 def arms_that_worked(engine: Engine, kind: str) -> tuple[str, ...]:

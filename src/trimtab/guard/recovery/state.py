@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from trimtab.detectors.contract import Finding
     from trimtab.diagnosis.probes import DataProbe, TrialResult
     from trimtab.guard.recovery.case import Approach, Case, Verification
+    from trimtab.guard.recovery.early_cut import EarlyCut
     from trimtab.guard.recovery.events import IncidentInRecord, RunEnded, Standing, StepDone
     from trimtab.guard.recovery.values import JobNoise, Key, RestorePoint
     from trimtab.incidents import Incident
@@ -315,6 +316,8 @@ class RecoveryState:
     """The kept remedy that is being watched."""
     wait_until: int = 0
     """Step before which only a loss that is not finite is acted on."""
+    early_cut: EarlyCut | None = None
+    """A cut of the rate that a person is asked about once the run has been calm."""
     last_action_step: int | None = None
     """Step from which the last kept remedy went on."""
     num_trials: int = 0

@@ -350,6 +350,10 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
             state, e.loss, alarmed=alarmed, step=e.step, failures=e.failures
         )
         commands += more
+    if state.early_cut is not None:
+        cut, more = state.early_cut.take_in(policy, e)
+        state = replace(state, early_cut=cut)
+        commands += more
     why_idle = _why_idle(state)
     if state.chief and (e.findings or state.shadow.watched or why_idle != state.shadow.why):
         state, more = _shadow(state, e, why_idle)
