@@ -65,6 +65,20 @@ def kept(step: NextStep) -> str:
     return "+".join(step.trial.arms)
 
 
+def test_a_window_that_was_too_easy_is_left_out_first() -> None:
+    easy = situation(low_window=(320, 639))
+    first = next_step(easy)
+    assert isinstance(first, Trial)
+    assert first.skip == (320, 639)
+    tried, _ = play(easy, lambda _: False)
+    assert tried[0] == "other-data"
+    # what stands out itself, or a setting that changed, is known for sure
+    bad = dataclasses.replace(CLEAN, num_outliers=4, first_sample=640, last_sample=703)
+    step = next_step(dataclasses.replace(easy, probe=bad))
+    assert isinstance(step, Trial)
+    assert step.skip == (640, 703)
+
+
 def test_a_replay_comes_first_where_neither_data_nor_rate_is_suspected() -> None:
     tried, step = play(situation(), lambda t: t.unchanged)
     assert tried == ["replay"]

@@ -189,6 +189,8 @@ class Situation:
     """Chance that it passes by itself, by its diagnosis."""
     due: bool = True
     """Whether it is not waited for any longer."""
+    low_window: tuple[int, int] | None = None
+    """Samples on which the loss was too low to be true, right up to the trouble; None: it was not."""
     leaps: bool = False
     """Whether the loss leaps from one step to the next, again in the unchanged replay, bit for bit, or
     a cut of the rate did not hold; and no batch stands out: what data and settings do not explain."""
@@ -459,7 +461,7 @@ _CHEAP = ("put-back", "other-data", "lower-lr")
 
 def _unexplained(s: Situation) -> bool:
     """Tell whether there is no evidence against the data or the rate."""
-    if _outliers(s) or s.saturating or s.returning or _still_changed(s):
+    if _outliers(s) or s.saturating or s.returning or _still_changed(s) or s.low_window:
         return False
     if s.lr_returned or s.changed:  # over by itself: does it happen again at all?
         return True
@@ -488,6 +490,8 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     only_data = s.changed and all(c.name.startswith("batch[") for c in s.changed)
     if only_data and _outliers(s) and _refused_range(s) is None:
         return ("other-data", "put-back")
+    if s.low_window and not _outliers(s):  # easy data, taken in: what comes after it costs more
+        return ("other-data",)
     if s.changed or (_lr_rose(s) and not _outliers(s)):
         return ("put-back", "lower-lr") if _lr_rose(s) else ("put-back",)
     return ("lower-lr",) if s.saturating or (s.returning and not _accused(s)) else ()
@@ -684,7 +688,7 @@ def _skip_range(s: Situation) -> tuple[int, int] | None:
 
 def _wanted_range(s: Situation) -> tuple[int, int] | None:
     """Return the samples to leave out: those that stood out, else those of the window."""
-    skip = s.window
+    skip = s.low_window or s.window
     p = s.probe
     if (
         p is not None

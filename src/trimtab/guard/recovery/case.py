@@ -46,6 +46,8 @@ class Approach:
     lr_jump: LrJump | None
     lr_rising: bool
     lr_sound: float | None
+    low_since: int | None = None
+    """Step since which the loss had been too low to be true, up to the onset; None: it was not."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,8 @@ class Case:
     """Whether a schedule gives the rate."""
     lr_returned: bool = False
     """Whether the script has put a rate that jumped back by itself."""
+    low_since: int | None = None
+    """Step since which the loss had been too low to be true, up to the onset; None: it was not."""
     returning: bool = False
     """Whether it is one of several spikes, of which the earlier ones healed."""
     beta2: float | None = None

@@ -13,13 +13,17 @@ from trimtab.guard.recovery.triage import COUNTED, NO_RISE, is_no_updates_doing
 from trimtab.signals.robust import mad_sigma
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
+    from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.case import Case
+    from trimtab.incidents import Incident
 
 __all__ = [
     "batch_ids",
     "forward_fails",
+    "low_before",
+    "low_window",
     "onset_sample",
     "outliers",
     "probe_sample",
@@ -43,6 +47,8 @@ _MILD_SHARE = 0.5
 """Of how far a window lies off, below which a batch apart from it is a hard one. Ours."""
 _ALIKE = 1.6
 """Most that two factors of the loss differ by, where it is counted otherwise. Ours."""
+_LOW_ROWS, _LONGEST_LOW = 4, 256
+"""Rows before the trouble that show how low the loss was, and most that it was so. Ours."""
 _ODD_STATE = 0.15
 """How far the median of the batches trained on without trouble lies above the level of the run,
 from which on the restored state is not what the run had; share of the unit."""
@@ -197,6 +203,46 @@ def batch_ids(case: Case) -> dict[int, int]:
         + int(seen.values[r] - (1.0 if size is None else size.values[r]))
         for r in rows
     }
+
+
+def low_window(case: Case) -> tuple[int, int] | None:
+    """Return the samples of a window that was too easy and ended with the trouble; None without.
+
+    One class for a while, labels that leak, empty batches: the weights take them in, and where the
+    window ends everything else costs more than before. No batch of it stands out under the state
+    from before.
+    """
+    since, onset = case.low_since, int(case.incident.onset)
+    if since is None:
+        return None
+    curve = recorded_curve(case.record, after=case.base.step, until=onset - 1)
+    low = case.expected.level - _NEAR_SIGMA * case.expected.sigma
+    last = [x for x in curve.values() if math.isfinite(x)][-_LOW_ROWS:]
+    if len(last) < _LOW_ROWS or not np.median(last) < low:
+        return None
+    before = [step for step, loss in curve.items() if step < since and not loss < low]
+    begun = max(before, default=case.base.step) + 1  # told some rows after it has begun
+    first = [sample for step, sample in batch_ids(case).items() if step >= begun]
+    return (first[0], onset_sample(case) - 1) if first and first[0] < onset_sample(case) else None
+
+
+def low_before(incident: Incident, alarms: Iterable[Finding]) -> int | None:
+    """Return since which step the loss was too low to be true up to an incident; None: it was not.
+
+    Args:
+        incident: A rise of the loss.
+        alarms: All that were heard.
+    """
+    falls = [
+        f.onset
+        for f in alarms
+        if f.kind == "too-good"
+        and f.signal == "loss"
+        and f.severity != "info"
+        and 0 < incident.onset - f.onset <= _LONGEST_LOW
+        and (not f.closed or f.step >= incident.onset - _LOW_ROWS)
+    ]
+    return None if not falls or incident.kind in NO_RISE else int(min(falls))
 
 
 def _step_samples(case: Case) -> float:

@@ -23,6 +23,7 @@ from trimtab.guard.recovery.commands import (
     findings_left,
     weighed,
 )
+from trimtab.guard.recovery.data_probe import low_before
 from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise, sound_lr
@@ -561,6 +562,8 @@ def _approach(
     # a change that nobody announced may act long before it shows
     recent = [c.step for c in standing.changed if 0 <= first_sign - c.step <= _CHANGE_STEPS]
     first_sign = min([first_sign, *recent])
+    low_since = low_before(incident, state.open.values())
+    first_sign = first_sign if low_since is None else min(first_sign, low_since)
     # earlier incidents near this one: what was done did not last, so go further back
     horizon = 4 * policy.verify_steps
     recurrences = sum(1 for onset in standing.last_onsets if abs(onset - first_sign) <= horizon)
@@ -584,6 +587,7 @@ def _approach(
         lr_jump=jump,
         lr_rising=rising,
         lr_sound=sound,
+        low_since=low_since,
     )
 
 
@@ -739,6 +743,7 @@ def case_of(asked: Surveying, e: Surveyed) -> Case:
         recurrences=approach.recurrences,
         worked=e.worked,
         first_sign=approach.first_sign,
+        low_since=approach.low_since,
         returning=approach.returning,
         lr_rising=approach.lr_rising,
         lr_scheduled=e.standing.lr_scheduled,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from trimtab.guard.recovery.curves import usual_norm
-from trimtab.guard.recovery.data_probe import onset_sample
+from trimtab.guard.recovery.data_probe import low_window, onset_sample
 from trimtab.guard.recovery.standstill import ROWS_BEHIND, leap_of
 from trimtab.guard.recovery.triage import factor_needed, is_no_updates_doing, saturates
 from trimtab.plan.ladder import Situation
@@ -70,6 +70,7 @@ def situation_of(
         may_skip=case.arms is None or "other-data" in case.arms,
         probe=case.probe,
         window=(onset, max(case.seen_sample - 1, onset)),
+        low_window=low_window(case),
         trials=case.trials,
         recurrences=case.recurrences,
         rollbacks=standing.rollbacks - state.rollbacks_forgiven,
@@ -111,6 +112,7 @@ def _leaps_unexplained(case: Case, standing: Standing) -> bool:
     """Whether nothing that is known explains a leap that the replay repeats, or that no cut ends."""
     known = (
         case.lr_jump is not None
+        or low_window(case) is not None
         or bool(_changed(case, standing))
         or saturates(case.incident)
         or is_no_updates_doing(case.incident)
