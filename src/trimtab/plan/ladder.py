@@ -490,10 +490,10 @@ def _suspected(s: Situation) -> tuple[str, ...]:
     only_data = s.changed and all(c.name.startswith("batch[") for c in s.changed)
     if only_data and _outliers(s) and _refused_range(s) is None:
         return ("other-data", "put-back")
-    if s.low_window and not _outliers(s):  # easy data, taken in: what comes after it costs more
-        return ("other-data",)
     if s.changed or (_lr_rose(s) and not _outliers(s)):
         return ("put-back", "lower-lr") if _lr_rose(s) else ("put-back",)
+    if s.low_window and not _outliers(s):  # easy data, taken in: what comes after it costs more
+        return ("other-data",)
     return ("lower-lr",) if s.saturating or (s.returning and not _accused(s)) else ()
 
 
