@@ -65,3 +65,10 @@ def test_one_that_has_known_better_did_not_guess_from_the_start() -> None:
     rows = dead(level=math.log(10), share=0.1)
     rows["eval_score"][:100] += 0.3
     assert find_all(GuessingDetector(), rows) == ()
+
+
+def test_a_score_that_climbs_past_a_half_is_no_guess() -> None:
+    rows = 84
+    loss = np.linspace(0.98, 0.79, rows)
+    score = 0.25 + 0.28 * (1 - np.exp(-np.arange(rows) / 25.0))  # a rank correlation
+    assert not find_all(GuessingDetector(), {"loss": loss, "eval_score": score})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trimtab.detectors.epochs import staircase_findings
+from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.testing.curves import record_of
 
 
@@ -28,3 +28,19 @@ def test_a_loss_of_two_states_is_no_staircase() -> None:
     stairs = 0.6 - 0.045 * (rows // 21) + 0.001 * np.random.default_rng(3).standard_normal(65)
     stairs[30:33] += 0.2  # a spike on a stair makes it no other loss
     assert [f.kind for f in staircase_findings(record_of(rows, {"loss": stairs}))] == ["memorised"]
+
+
+def test_epochs_in_one_order_are_a_note_with_what_it_is() -> None:
+    rng = np.random.default_rng(4)
+    per, num = 16, 10
+    batches = 1 + 0.15 * rng.normal(size=per)
+    falls = (
+        0.02 + 0.25 * np.exp(-np.arange(per * num) / 3) + 0.03 * np.exp(-np.arange(per * num) / 60)
+    )
+    loss = np.tile(batches, num) * falls
+    epochs = 1 + np.arange(per * num) / per
+    steps = np.arange(per * num, dtype=float)
+    found = round_findings(record_of(steps, {"loss": loss, "epochs_seen": epochs}))
+    (one,) = [f for f in found if f.kind == "repeated-data"]
+    assert one.severity == "info"
+    assert "each epoch in the same order: they are not shuffled" in one.text

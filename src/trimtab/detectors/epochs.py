@@ -176,8 +176,9 @@ def _round(record: RunRecord, rows: Rows) -> Finding | None:
     period = _period(loss[half:])
     if period is None or _rate_comes_round(record, rows[-ROUND_ROWS:][half:], period):
         return None
-    always = _period(loss[:half]) is not None or half < 2 * period
     tail = rows[-ROUND_ROWS:]
+    ordered = _is_a_pass(record, tail, period)
+    always = ordered or _period(loss[:half]) is not None or half < 2 * period
     onset = int(tail[_sets_in(loss, period)])
     return finding_at(
         record,
@@ -193,9 +194,19 @@ def _round(record: RunRecord, rows: Rows) -> Finding | None:
         closed=True,
         text=(
             f"the losses repeat every {period} rows: the same batches come over and over"
-            " (in hindsight)"
+            + (", each epoch in the same order: they are not shuffled" if ordered else "")
+            + " (in hindsight)"
         ),
     )
+
+
+def _is_a_pass(record: RunRecord, rows: Rows, period: int) -> bool:
+    """Whether epochs are counted, and each has as many rows as the losses repeat after."""
+    epochs = record.columns.get("epochs_seen")
+    if epochs is None or not epochs.present[rows].all():
+        return False
+    begun = np.flatnonzero(np.diff(np.floor(epochs.values[rows])) > 0)
+    return len(begun) > 1 and bool((np.abs(np.diff(begun) - period) <= 1).all())
 
 
 def _rate_comes_round(record: RunRecord, rows: Rows, period: int) -> bool:

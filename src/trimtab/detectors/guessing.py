@@ -26,6 +26,8 @@ __all__ = ["GuessingDetector", "GuessingState"]
 _MOST_CLASSES = 20
 _NEAR = 0.05
 """How near an accuracy must lie to 1 / k. Ours; 400 held-out samples of ten classes have 0.015."""
+_NEAR_ALL = 0.08
+"""The same for the mean of all readings: a score that climbs there has learned. Ours."""
 _BEST = 1.25
 """Times a guess that no reading may have reached. Ours."""
 _LOSS = (0.97, 1.2)
@@ -45,6 +47,8 @@ class GuessingState:
     """The newest of training and of held-out data."""
     counts: tuple[int, int] = (0, 0)
     best: tuple[float, float] = (0.0, 0.0)
+    sums: tuple[float, float] = (0.0, 0.0)
+    """Of all readings."""
     num_rows: int = 0
     first: tuple[int, float] = (-1, 0.0)
     """Row and step of the first loss."""
@@ -99,12 +103,18 @@ class GuessingDetector:
         return s, found
 
     def _with(self, s: GuessingState, which: int, score: float) -> GuessingState:
-        kept, counts, best = list(s.scores), list(s.counts), list(s.best)
+        kept, counts = list(s.scores), list(s.counts)
+        best, sums = list(s.best), list(s.sums)
         kept[which] = (*kept[which], score)[-self.least :]
         counts[which] += 1
         best[which] = max(best[which], score)
+        sums[which] += score
         return changed(
-            s, scores=(kept[0], kept[1]), counts=(counts[0], counts[1]), best=(best[0], best[1])
+            s,
+            scores=(kept[0], kept[1]),
+            counts=(counts[0], counts[1]),
+            best=(best[0], best[1]),
+            sums=(sums[0], sums[1]),
         )
 
     def _judge(
@@ -123,6 +133,7 @@ class GuessingDetector:
         guesses = (
             2 <= classes <= _MOST_CLASSES
             and abs(mean * classes - 1) <= _NEAR
+            and abs(s.sums[which] / s.counts[which] / scale * classes - 1) <= _NEAR_ALL
             and max(scores) / scale - mean <= 2 * _NEAR * mean
             and s.best[which] / scale <= _BEST / classes
             and _LOSS[0] <= share <= _LOSS[1]

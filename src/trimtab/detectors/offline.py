@@ -4,6 +4,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 
 from trimtab.detectors.borne_out import as_borne_out
+from trimtab.detectors.came_up import with_climbs
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
 from trimtab.detectors.each_pass import as_follows, told_once
@@ -174,6 +175,11 @@ def all_findings(
         found = as_troughs(record, as_explained(record, found))
     if told_once.__name__ not in moved.off:
         found = as_follows(told_once(record, found))
+    if with_climbs.__name__ not in moved.off and is_distance(record) and not no_distance:
+        climbs = with_climbs(record, found)
+        found = tuple(
+            replace(f, in_hindsight=True) if f.detector == "came-up" else f for f in climbs
+        )
     for change in rescaled:
         found = (*map(change.told, found), replace(change.finding(logged), in_hindsight=True))
     return found

@@ -234,8 +234,15 @@ def _without(f: Finding, case: Case, e: Surveyed) -> Trial | None:
     if name == "lr" and jump is not None and 0 < jump.before < jump.after:
         if lr_at(case.record, case.seen_step, case.before.lr_cuts) < _STILL_UP * jump.before:
             return None
-        factor = jump.before / jump.after  # the schedule goes on below it
-        return Trial(name=f"LR back to {jump.before:.3g} (x {factor:.3g})", lr_factor=factor)
+        factor = jump.before / jump.after
+        # Held as a value: what was set once is undone by going back, and is not cut again.
+        return Trial(
+            name=f"LR back to {jump.before:.3g} (x {factor:.3g})",
+            lr_limit=jump.before,
+            lr_share=factor if case.lr_scheduled else 1.0,
+            lr_sound=jump.before,
+            lr_from_step=jump.step,
+        )
     if name == "lr":
         rising, sound = lr_rise(case.record, case.seen_step, case.before.lr_cuts)
         limit = sound or lr_at(case.record, case.base.step, case.before.lr_cuts)
