@@ -148,3 +148,14 @@ def test_an_odd_batch_of_a_loss_that_came_to_nothing_is_no_spike(left: float, to
     loss[450] = 6 * left
     record = record_of(1.0 + np.arange(600.0), {"loss": loss})
     assert bool([f for f in hindsight_findings(record) if f.onset_row == 450]) is told
+
+
+@pytest.mark.parametrize(("times", "told"), [(1000.0, True), (4.0, False)])
+def test_a_norm_that_leaps_at_once_is_an_alarm_though_the_loss_falls_on(
+    times: float, told: bool
+) -> None:
+    columns = density(falls=0.25)
+    norm = 0.3 * np.exp(noise(900, 0.15, 1))
+    norm[600:] *= times
+    found = alarms({"loss": columns["loss"], "grad_norm": norm})
+    assert bool({s for i in found for s in i.signals} & {"grad_norm"}) == told

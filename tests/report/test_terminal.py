@@ -212,7 +212,8 @@ def test_the_header_names_the_file(make_record: Callable[..., RunRecord]) -> Non
 def test_a_short_log_is_not_called_healthy(make_record: Callable[..., RunRecord]) -> None:
     noise = np.random.default_rng(0).normal(0, 0.02, 2000)
     for count, verdict in ((7, "too short to judge"), (2000, "healthy")):
-        account = make_account(make_record({"loss": 3 + noise[:count]}))
+        fall = np.exp(-np.arange(count) / 400)
+        account = make_account(make_record({"loss": 3 + fall + noise[:count]}))
         assert f"○ {verdict}" in terminal_text(account)
 
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
+from trimtab.analysis.standing import standing_of
 from trimtab.chronicle.coverage import Coverage
 from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.detectors.reward_flat import gained
@@ -217,6 +218,9 @@ def judgement_of(
     )
     unread = {masked_text(key): count for key, count in record.unread.items()}
     ignored = _ignored(silent, unread)
+    standing = standing_of(record)
+    if standing is not None and not standing.from_start:
+        ignored += (standing.text,)
     return RunJudgement(
         verdict=verdict,
         why=why,
@@ -271,7 +275,8 @@ def _too_little(
         return "; ".join(_missed(f, in_nats=in_nats) for f in test.failing)
     if not test.passed:
         return "no fault could be injected to test the judge"
-    return _unrisen(record)
+    standing = standing_of(record)
+    return standing.text if standing is not None and standing.from_start else _unrisen(record)
 
 
 def _unrisen(record: RunRecord) -> str:

@@ -9,6 +9,8 @@ behind the row that told, is compared with as many rows before it, by their last
     fall > `SLOWER` of what the rows before promise at their own pace
 
 A curve that flattens as curves do has a half to two thirds of that pace.
+
+A norm that is `AT_ONCE` times as large from one row to the next does not grow: the alarm stays.
 """
 
 import math
@@ -29,15 +31,34 @@ LEAST_ROWS = 24
 SIGMA = 3.0
 SLOWER = 0.25
 """All bars are ours."""
+AT_ONCE, EDGE = 20.0, 4
+"""Times its level, and rows within which no density becomes as much sharper."""
 _OF_MEDIAN = 1.25
 
 
 def as_it_falls_on(f: Finding, record: RunRecord) -> Finding:
     """Return a norm that grows as a note where the loss falls on; others as they are."""
     grows = f.kind in KINDS and f.signal in SIGNALS and f.direction == "up"
-    if f.severity == "info" or not grows or not _falls_on(f, record):
+    if f.severity == "info" or not grows or _leaps(f, record) or not _falls_on(f, record):
         return f
     return replace(f, severity="info", text=f"{f.text}; the loss falls on")
+
+
+def _leaps(f: Finding, record: RunRecord) -> bool:
+    """Whether a norm became many times as large at once, at the onset or within a block of it."""
+    column = record.columns.get(f.signal)
+    if f.signal != "grad_norm" or column is None:
+        return False
+    span = record.rows_of(int(record.attempt[f.onset_row]))
+    reach = f.grain_rows + 2 * EDGE
+    rows = column.finite_rows(
+        slice(max(span.start, f.onset_row - reach), min(span.stop, f.onset_row + reach))
+    )
+    y = column.values[rows]
+    if len(y) < 2 * EDGE or not y.min() > 0:
+        return False
+    windows = np.median(np.lib.stride_tricks.sliding_window_view(y, EDGE), axis=1)
+    return bool((windows[EDGE:] > AT_ONCE * windows[:-EDGE]).any())
 
 
 def _falls_on(f: Finding, record: RunRecord) -> bool:

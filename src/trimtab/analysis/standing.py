@@ -1,0 +1,117 @@
+"""Whether the loss stands where it is, or where it began: what a calm log then leaves open.
+
+A flat loss is no alarm: a run that has converged looks the same as one that stalled, and a trained
+model that goes on as one that learns nothing. But it is not health either, and is said.
+"""
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from trimtab.detectors.stand_in import is_distance
+from trimtab.record import RunRecord
+from trimtab.signals.robust import difference_sigma, median
+from trimtab.text import number
+from trimtab.trend import kendall_score
+
+__all__ = ["Standing", "standing_of"]
+
+_BLOCKS, _FEWEST_ROWS = 32, 64
+_LEAST_SHARE = 0.5
+"""Of the rows, over which a loss must stand to be said so. All of these are ours."""
+_FALLS = -1.6
+"""Normal score of Kendall's S from which on blocks fall: one chance in 20."""
+_SHARE = 0.003
+"""Of the level, by which a loss that stands may fall from its first third to its last, or by noise."""
+_NOISE = 3.0
+_FIRST, _FAR = 3, 6.0
+"""First blocks that are of one that stands where they lie no farther from it, in the noise of one."""
+_BETTER = {"val_loss": -1.0, "yardstick_loss": -1.0, "eval_score": 1.0, "accuracy": 1.0}
+_LEARNS = 3.0
+"""Normal score of a held-out signal that goes the right way."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A loss that stands over the last rows of an attempt."""
+
+    rows: int
+    """For which it stands."""
+    of: int
+    """Rows of the attempt."""
+    level: float
+    from_start: bool
+    """Whether it does from the first row of a run on, and nothing else shows that it learns."""
+
+    @property
+    def text(self) -> str:
+        """Say it in a clause."""
+        at = f"the loss has stood at {number(self.level)} for"
+        if self.from_start:
+            return (
+                f"{at} all {number(self.rows)} rows: learned before, or not at all, they do not say"
+            )
+        of = f"the last {number(self.rows)} of {number(self.of)} rows"
+        return f"{at} {of}: converged or stalled, they do not say"
+
+
+def standing_of(record: RunRecord) -> Standing | None:
+    """Return how long the loss of the newest attempt has stood; None where it moves, or has no rows.
+
+    Costs a few hundred comparisons. A loss beside a reward says nothing, and is not looked at.
+    """
+    column = record.columns.get("loss")
+    if column is None or "reward" in record.columns or not is_distance(record):
+        return None
+    last = len(record.attempts) - 1
+    rows = column.finite_rows(record.rows_of(last))
+    loss = column.values[rows]
+    if len(loss) < _FEWEST_ROWS or np.ptp(loss) == 0:
+        return None
+    edges = np.linspace(0, len(loss), _BLOCKS + 1).astype(np.intp)
+    blocks = np.array([float(np.median(loss[a:b])) for a, b in pairwise(edges)])
+    most = int(_BLOCKS * (1 - _LEAST_SHARE))
+    k = next((k for k in range(most + 1) if _stands(blocks[k:])), None)
+    if k is None:
+        return None
+    level, noise = median(blocks[k:]), difference_sigma(np.diff(blocks[k:]))
+    if k <= _FIRST and bool((np.abs(blocks[:k] - level) <= _FAR * noise).all()):
+        k = 0
+    whole = k == 0 and _begins(record, last, rows[0], rows[-1]) and not _learns(record, last)
+    if k == 0 and not whole:
+        return None  # an excerpt, or learning that held-out data show
+    return Standing(int(len(loss) - edges[k]), len(loss), level, from_start=whole)
+
+
+def _stands(blocks: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+    level, third = median(blocks), len(blocks) // 3
+    noise, least = difference_sigma(np.diff(blocks)), _SHARE * abs(level)
+    fall = median(blocks[:third]) - median(blocks[-third:])
+    small = abs(fall) <= max(least, _NOISE * noise / math.sqrt(third))
+    # Its first two blocks stand there already.
+    at_level = abs(float(blocks[:2].mean()) - level) <= max(least, _NOISE * noise / math.sqrt(2))
+    return small and at_level and kendall_score(blocks) > _FALLS
+
+
+def _begins(record: RunRecord, index: int, first: int, last: int) -> bool:
+    """Whether the rows are the first of a run, and not taken out of its middle."""
+    if record.attempts[index].parent is not None or record.axis == "row":
+        return False
+    begun, end = float(record.step[first]), float(record.step[last])
+    return begun <= max(1.0, 0.02 * end)
+
+
+def _learns(record: RunRecord, index: int) -> bool:
+    """Whether held-out data get better meanwhile."""
+    span = record.rows_of(index)
+    for name, sign in _BETTER.items():
+        column = record.columns.get(name)
+        if column is None:
+            continue
+        values = column.values[column.finite_rows(span)]
+        values = values[:: len(values) // 64 + 1]
+        if len(values) > 3 and kendall_score(sign * values) >= _LEARNS:
+            return True
+    return False

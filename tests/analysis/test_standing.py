@@ -1,0 +1,59 @@
+"""A loss that stands is no alarm, and no health: how long it does is said, from the start not judged."""
+
+import numpy as np
+import pytest
+
+from trimtab.analysis.assemble import make_account
+from trimtab.analysis.standing import standing_of
+from trimtab.testing.curves import record_of
+
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def _noisy(level: Floats, seed: int, sigma: float = 0.04) -> Floats:
+    return np.asarray(level + sigma * np.random.default_rng(seed).normal(size=len(level)))
+
+
+def _fall(n: int, stands_from: int) -> Floats:
+    steps = np.minimum(np.arange(n), stands_from)
+    return np.asarray(2 + 4 * (1 + steps / 20.0) ** -0.35)
+
+
+@pytest.mark.parametrize("n", [64, 300, 2000])
+@pytest.mark.parametrize("level", [0.72, 1.9, 6.5, -3.0])
+def test_a_loss_that_never_moves_is_not_judged(n: int, level: float) -> None:
+    record = record_of(np.arange(1.0, n + 1), {"loss": _noisy(np.full(n, level), 1)})
+    found = standing_of(record)
+    assert found is not None
+    assert found.from_start
+    account = make_account(record)
+    assert account.verdict != "healthy"
+    if account.verdict == "not-judged" and n > 100:
+        assert f"for all {n:,} rows".replace(",", "") in account.judgement.why.replace(",", "")
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_run_that_learns_does_not_stand(seed: int) -> None:
+    assert (
+        standing_of(record_of(np.arange(1.0, 2001), {"loss": _noisy(_fall(2000, 2000), seed)}))
+        is None
+    )
+
+
+def test_how_long_it_stands_is_said_beside_a_healthy_run() -> None:
+    loss = _noisy(_fall(2000, 400), 1)
+    found = standing_of(record_of(np.arange(1.0, 2001), {"loss": loss}))
+    assert found is not None
+    assert not found.from_start
+    assert 1300 <= found.rows <= 1700
+    account = make_account(record_of(np.arange(1.0, 2001), {"loss": loss}))
+    assert found.text in account.judgement.ignored or account.verdict == "incident"
+
+
+def test_held_out_data_that_get_better_and_excerpts_are_no_case() -> None:
+    n = 400
+    loss = _noisy(np.full(n, 1.9), 1)
+    better = {"loss": loss, "val_loss": np.linspace(2.0, 1.5, n)}
+    assert standing_of(record_of(np.arange(1.0, n + 1), better)) is None
+    assert standing_of(record_of(np.arange(50_000.0, 50_000 + n), {"loss": loss})) is None
+    assert standing_of(record_of(np.arange(1.0, n + 1), {"loss": loss, "reward": loss})) is None
