@@ -68,7 +68,8 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     No batch stands out where the state is odd: the batches that were trained on without trouble
     are far above the level of the run, or those that stand out are scattered, fewer than every
     third; or nearly all stand out, far more than a window, and hardly a batch was trained on: what
-    the loss was in the first rows is no level then. Nor where weights or moments changed as no update changes them: no batch did that.
+    the loss was in the first rows is no level then. Nor where weights or moments changed as no
+    update changes them: no batch did that.
     """
     if is_no_updates_doing(case.incident):
         return [False] * len(case.probe_samples)
