@@ -137,6 +137,25 @@ def test_outliers_are_none_where_the_state_is_odd_everywhere(
 
 
 @pytest.mark.parametrize(
+    ("before", "bad", "num_found"),
+    [
+        (QUIET[:2], 40, 0),  # two rows of an easy start: a queue that fills, a task that grows
+        (QUIET[:2], 10, 10),  # a window
+        (QUIET, 200, 200),  # a bad rest of the data: what was trained on costs the usual
+    ],
+)
+def test_outliers_are_none_where_nearly_all_stand_out_from_the_first_rows(
+    before: list[float], bad: int, num_found: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "onset_sample", lambda _case: len(before))
+    samples = [(i, i, x) for i, x in enumerate([*before, *[4.0] * bad, 2.0])]
+    case: Any = SimpleNamespace(
+        probe_samples=samples, expected=Expectation(2.0, 0.1, 2.0), incident=RISE
+    )
+    assert sum(outliers(case, margin=4)) == num_found
+
+
+@pytest.mark.parametrize(
     ("incident", "num_found"),
     [
         (RISE, 3),

@@ -106,6 +106,26 @@ def test_a_leap_that_comes_and_stays_without_updates_is_the_loops_own(
 
 
 @pytest.mark.parametrize(
+    ("still", "own"),
+    [
+        ([1.0, 2.4, *[3.2] * 9], True),  # a queue of negatives fills
+        ([1.0, 2.5, *[3.0] * 9], False),  # bit for bit the run: the rate does not act
+        ([1.0] * 11, False),  # the updates raise it
+        ([1.0, 2.4, *[1.4] * 9], False),
+        ([1.0, 2.4, 3.2, 3.2], False),  # too short
+        ([1.0, 2.4, *[np.nan] * 9], False),
+    ],
+)
+def test_a_loss_that_leaves_its_first_rows_without_updates_began_low_by_itself(
+    still: list[float], own: bool
+) -> None:
+    found = case([1.0, 2.5, *[3.0] * 9], still, onset=2)
+    found.control = {t - 10: x for t, x in found.control.items()}
+    found.from_step = 0
+    assert ("began low" in own_doing(found)) is own
+
+
+@pytest.mark.parametrize(
     ("run", "leaps"),
     [
         ([*FLAT, *[3.0] * 9], True),

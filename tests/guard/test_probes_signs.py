@@ -16,6 +16,7 @@ from tests.guard.tiny import Sequences, events_of, guard_of, make, rows_of, trai
 from trimtab.errors import ConfigError
 from trimtab.guard import Guard
 from trimtab.guard.probes.moments import rms_ratio
+from trimtab.guard.probes.output import LogZProbe
 from trimtab.guard.probes.packs import pack
 from trimtab.plan.policy import Policy
 
@@ -90,6 +91,17 @@ def test_a_probe_that_is_switched_off_gives_nothing_and_the_others_go_on(
     assert GIVES[off] not in seen
     assert {signal for name, signal in GIVES.items() if name != off} <= seen
     assert events_of(tmp_path / "run", "fault", "note") == []
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_one_output_is_no_softmax_and_has_no_log_z(width: int) -> None:
+    layer = torch.nn.Linear(4, width)
+    probe = LogZProbe(layer)
+    probe.armed = True
+    with torch.enable_grad():
+        layer(torch.ones(3, 4))
+    assert (probe.take() is None) is (width == 1)
+    assert probe.num_outputs == width
 
 
 def test_overflow_and_samples_can_be_switched_off(tmp_path: Path) -> None:

@@ -54,6 +54,35 @@ def test_half_a_percent_is_seen_within_four_evaluations() -> None:
     assert len(seen) >= 0.8 * RUNS
 
 
+def fallen(rng: np.random.Generator, *, rises: bool) -> list[list[float]]:
+    """One loss that comes down to a hundredth, by noise that follows it; it may climb tenfold."""
+    steps = np.arange(EVALUATIONS)
+    level = 0.003 + 0.3 * np.exp(-np.maximum(steps - 2, 0) / 1.2)
+    climb = np.where(steps >= 10, np.minimum(0.4 * (steps - 9), math.log(10)), 0.0)
+    noise = rng.normal(0, 0.15, EVALUATIONS)
+    return [[float(x)] for x in level * np.exp(noise + (climb if rises else 0.0))]
+
+
+def test_a_fall_over_orders_of_magnitude_does_not_hide_a_tenfold_rise() -> None:
+    rng = np.random.default_rng(102)
+    found = [first_alarm(fallen(rng, rises=True)) for _ in range(RUNS)]
+    assert sum(a is not None and 10 <= a <= 17 for a in found) >= 0.9 * RUNS
+
+
+def test_sound_runs_that_fall_by_orders_of_magnitude_rarely_alarm() -> None:
+    rng = np.random.default_rng(103)
+    alarms = [first_alarm(fallen(rng, rises=False)) for _ in range(RUNS)]
+    # one number has no pairs, and alarms more often than four batches do
+    assert sum(a is not None for a in alarms) <= 0.0025 * RUNS * EVALUATIONS
+
+
+def test_noise_that_does_not_shrink_with_the_level_is_no_rise() -> None:
+    rng = np.random.default_rng(104)
+    level = 0.01 + np.exp(-np.arange(EVALUATIONS) / 3)
+    runs = [[[x] for x in level + rng.normal(0, 0.002, EVALUATIONS)] for _ in range(RUNS)]
+    assert sum(first_alarm(run) is not None for run in runs) <= 0.0025 * RUNS * EVALUATIONS
+
+
 def test_a_spread_that_is_not_known_says_nothing() -> None:
     test = PairedTest()
     totals = [

@@ -76,3 +76,27 @@ def test_a_shift_that_came_back_has_its_end() -> None:
     loss[1500:1900] += 0.3
     (found,) = alarms_of(loss=loss)
     assert found.end_row == pytest.approx(1900, abs=32)
+
+
+def warmed_up(*, falls: float, at: int = 30) -> dict[str, Floats]:
+    """Norm of the last hidden state that rises sixfold behind `at`; the rate rises for 100 rows."""
+    rng, t = np.random.default_rng(104), np.arange(600.0)
+    norm = 0.04 * np.exp(1.8 * np.clip((t - at) / 20, 0, 1) + 0.03 * rng.standard_normal(600))
+    loss = 1.0 - falls * np.minimum(t, 200) / 200 + 0.05 * rng.standard_normal(600)
+    return {"loss": loss, "activation_norm": norm, "lr": 1e-3 * np.minimum((t + 1) / 100, 1)}
+
+
+def test_a_norm_that_rises_with_the_rate_as_the_loss_falls_is_a_note() -> None:
+    assert alarms_of(**warmed_up(falls=0.6)) == []
+
+
+@pytest.mark.parametrize(("falls", "at"), [(0.0, 30), (0.6, 300)])
+def test_a_norm_that_rises_alone_or_behind_the_warm_up_is_an_alarm(falls: float, at: int) -> None:
+    found = alarms_of(**warmed_up(falls=falls, at=at))
+    assert [i.kind for i in found] == ["signal-abnormal"]
+
+
+def test_a_logit_that_rises_with_the_rate_is_an_alarm() -> None:
+    made = warmed_up(falls=0.6)
+    made["attention_logit_max"] = 100 * made.pop("activation_norm")
+    assert [i.kind for i in alarms_of(**made)] == ["signal-abnormal"]

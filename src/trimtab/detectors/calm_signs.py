@@ -3,7 +3,8 @@
 A loss that is calm proves little. Largest attention logits that grow tenfold, an update norm that
 is four times what it was, an entropy that halves are the early signature of runs that were lost
 thousands of steps later (Marin 32B; Wortsman et al. 2023, arXiv:2309.14322). A change of such a
-signal is an alarm where it lasts, is far outside the noise and at least doubles the signal.
+signal is an alarm where it lasts, is far outside the noise and at least doubles the signal. The
+norms of hidden states and updates rise in any warm-up: with the rate, while the loss falls, it is a note.
 
 A sign that came before trouble is not therefore its first sign: a healthy fp16 scaler halves every
 now and then, and some halving lies before any spike. It leads up to the trouble only where it left
@@ -20,6 +21,8 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.record import RunRecord
+from trimtab.signals.phases import phases_of
+from trimtab.signals.robust import mad_sigma
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["calm_sign", "is_beyond_chance"]
@@ -40,6 +43,11 @@ PAST_ROWS = 4096
 MIN_PAST_ROWS = 64
 CHANCE = 0.1
 """Largest chance at which a sign is still no coincidence."""
+_WITH_THE_RATE = ("activation_norm", "update_norm", "update_ratio")
+"""Norms that rise with the rate in any warm-up (see `signals.phases`)."""
+_FEWEST_LOSSES, _FALLS_SIGMA = 16, 3.0
+"""Losses before the onset and at the end of the warm-up, and standard errors of their medians by
+which they fall. Ours."""
 OCTAVES = 0.5
 """How far beyond its own past a loss scale must be: it moves in whole octaves."""
 
@@ -57,10 +65,33 @@ def calm_sign(f: Finding, record: RunRecord) -> Finding:
         large = large and abs(math.log(value / f.expected)) >= math.log(SIGN_FACTOR)
     else:
         large = abs(value - f.expected) >= (1 - 1 / SIGN_FACTOR) * abs(f.expected) > 0
-    if not large or not _stays(f, record):
+    if not large or not _stays(f, record) or _warms_up(f, record):
         return f
     text = f"{f.text}; the loss does not show it"
     return replace(f, kind="signal-abnormal", severity="warning", text=text)
+
+
+def _warms_up(f: Finding, record: RunRecord) -> bool:
+    """Whether a norm rises with a rate that rises from the attempt's first row, as the loss falls.
+
+    The loss is judged by as many rows at the end of the warm-up, or of the record, as before the
+    onset.
+    """
+    if f.signal not in _WITH_THE_RATE or f.direction != "up" or "lr" not in record.columns:
+        return False
+    rows = record.rows_of(int(record.attempt[f.onset_row]))
+    kept = record.columns["lr"].finite_rows(slice(rows.start, rows.stop))
+    phase = next(iter(phases_of(record.columns["lr"].values[kept])), None)
+    if phase is None or phase.name != "warm-up" or f.onset_row > kept[phase.stop - 1]:
+        return False
+    before = _finite(record, "loss", max(rows.start, f.onset_row - NEAR_ROWS), f.onset_row)
+    stop = max(int(kept[phase.stop - 1]) + 1, f.onset_row + _FEWEST_LOSSES)
+    after = _finite(record, "loss", max(f.onset_row, stop - NEAR_ROWS), stop)
+    if min(len(before), len(after)) < _FEWEST_LOSSES:
+        return False
+    old, new = (x[-_FEWEST_LOSSES:] for x in (before, after))
+    error = 1.25 * math.hypot(mad_sigma(old), mad_sigma(new)) / math.sqrt(_FEWEST_LOSSES)
+    return float(np.median(old) - np.median(new)) > _FALLS_SIGMA * error
 
 
 def _level_after(f: Finding, record: RunRecord) -> float:

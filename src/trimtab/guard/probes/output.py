@@ -21,7 +21,8 @@ class LogZProbe:
     """Root mean square of log Z (log of the softmax's denominator), while `armed`.
 
     Sampled on rows of the logits. Where the vocabulary is split over ranks the layer gives only
-    part of the logits, and nothing is measured.
+    part of the logits, and nothing is measured; nor of one output, which is no softmax: its log Z
+    is the logit itself, and moves as the answer does.
     """
 
     def __init__(self, layer: nn.Module | None) -> None:
@@ -31,7 +32,8 @@ class LogZProbe:
         self.value: torch.Tensor | None = None
         weight = getattr(layer, "weight", None)
         self._vocab = weight.shape[0] if isinstance(weight, torch.Tensor) else None
-        self._handle = None if layer is None else layer.register_forward_hook(self._hook)
+        off = layer is None or self._vocab == 1
+        self._handle = None if off or layer is None else layer.register_forward_hook(self._hook)
 
     def _hook(self, _module: nn.Module, _inputs: object, output: object) -> None:
         if not self.armed or not torch.is_grad_enabled() or not isinstance(output, torch.Tensor):

@@ -41,6 +41,9 @@ _FEWEST_TRAINED = 5
 """Batches trained on without trouble from which they set the level; else the run's own does."""
 _FEWEST_SOUND = 2
 """Batches trained on with a finite loss that show the forward pass itself to fail now. Ours."""
+_NEARLY_ALL, _FAR_MORE = 0.9, 6
+"""Share of the probed batches that stand out, and their number in margins, from which the reference
+is what is odd, where fewer than five trained batches set the level. Ours."""
 _GAP = 3
 """Batches from one that stands out to the next, up to which both are of one window. Ours."""
 _MILD_SHARE = 0.5
@@ -64,7 +67,9 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
 
     No batch stands out where the state is odd: the batches that were trained on without trouble
     are far above the level of the run, or those that stand out are scattered, fewer than every
-    third. Nor where weights or moments changed as no update changes them: no batch did that.
+    third; or nearly all stand out, far more than a window, and hardly a batch was trained on: what
+    the loss was in the first rows is no level then. Nor where weights or moments changed as no
+    update changes them: no batch did that.
     """
     if is_no_updates_doing(case.incident):
         return [False] * len(case.probe_samples)
@@ -94,6 +99,9 @@ def outliers(case: Case, *, margin: int) -> list[bool]:
     ]
     hits = [i for i, mark in enumerate(marks) if mark]
     if not hits or len(hits) == len(marks):  # where all stand out, nothing does
+        return none
+    few = len(trained) < _FEWEST_TRAINED
+    if few and len(hits) >= max(_FAR_MORE * margin, _NEARLY_ALL * len(marks)):
         return none
     # a window of bad data is dense; outliers here and there come from the state
     dense = any(_in_a_row(marks, i) for i in hits) or 3 * len(hits) > hits[-1] - hits[0]

@@ -9,6 +9,9 @@ well, and stays, no update made it, and nothing that recovery changes undoes it.
 What comes without a leap, as an objective that is weighted otherwise, shows in pairs: the same
 weights on the same batch, as the look at the data ahead was given them, and as the loop counts them
 in its own steps. Where these differ from the onset on, by half of the rise at least, it is the loop.
+
+A run whose first rows are low by themselves (a queue of negatives that begins at random, an easy first
+batch) has no rows to compare with: there the whole course from the first row on shows it.
 """
 
 from __future__ import annotations
@@ -68,12 +71,32 @@ def own_doing(case: Case) -> str:
     Nothing either where the losses before it are those of the run: then the rate does not act on
     this optimizer.
     """
-    leap = leap_of(case)
     curve = as_curve(case.losses, after=case.from_step)
+    if case.from_step == 0 and case.incident.onset <= _BEFORE:
+        return _own_start(case, curve)
+    leap = leap_of(case)
     before = [t for t in curve if t < case.incident.onset and t in case.control]
     if not any(curve[t] != case.control[t] for t in before):
         return ""
     return _own_leap(case, curve, leap) or _own_count(case, curve)
+
+
+def _own_start(case: Case, curve: Mapping[int, float]) -> str:
+    """Return why the loss of the first rows is no level: it leaves it though no weight moves."""
+    onset, level = int(case.incident.onset), case.expected.level
+    pairs = [(x, case.control[t]) for t, x in curve.items() if t >= onset and t in case.control]
+    pairs = [pair for pair in pairs if all(map(math.isfinite, pair))]
+    if len(pairs) < 2 * _LAST or all(still == ran for still, ran in pairs):
+        return ""
+    still, ran = np.median(np.array(pairs[-_LAST:]), axis=0) - level
+    if still < max(_AS_FAR * ran, _STAYS_SIGMA * case.expected.sigma):
+        return ""
+    return (
+        f"the loss rises from the first rows by {still:.3g} though the weights stand still, and by"
+        f" {ran:.3g} as they train: it began low by itself (a queue or a cache that fills, first"
+        " batches that are easier?); no rate and no older state undoes that; if it is meant, announce"
+        " it (guard.expect)"
+    )
 
 
 def _own_leap(case: Case, curve: Mapping[int, float], leap: tuple[int, float] | None) -> str:

@@ -3,6 +3,10 @@
 Each evaluation is paired with the ones before it on the same batches, so that what makes one batch
 harder than another cancels. A sum of log likelihood ratios (CUSUM, Page 1954) adds up small rises
 over evaluations; it starts anew at 0 where the evidence speaks for no rise.
+
+The noise is in the unit of the loss. Of a loss that has come down by orders of magnitude it is what
+the descent was, and hides a rise to many times the level of now: there a second scale, the
+logarithm, in which noise and descent follow the level, speaks for large rises.
 """
 
 from __future__ import annotations
@@ -38,6 +42,14 @@ _DOUBT = 1.0
 _MOST_KEPT = 32
 _ACCEPTED = 6
 """Evaluations over the limit in a row, after which the level counts as the new one."""
+_FALLEN = 4.0
+"""Factor of the largest kept mean to the reference, from which the logarithm speaks, too. Ours."""
+_RISEN = 1.5
+"""Least factor of an evaluation to the reference that counts on the logarithm: what is less may be
+noise that does not shrink with the level (an error rate on few examples). Chosen on simulated
+descents of eight kinds of noise: false alarms stay those of the unit of the loss."""
+_LATELY, _NOW = 8, 6
+"""Newest evaluations whose spread on the logarithm, and in the unit of the loss, counts. Ours."""
 _NUMERIC = 1e-6
 """Least noise, share of the largest loss: float32 does not resolve less."""
 
@@ -96,9 +108,7 @@ class PairedTest:
         deviation = mad_sigma(bends, center=0.0)
         fall = math.sqrt(6.0) * (self._highest - float(np.median(means)))
         least = floored_sigma(bends, fall=fall)
-        # Clipped, so that one odd evaluation does not count; more exact than the deviation alone.
-        own = math.sqrt(float((np.clip(bends, -3 * deviation, 3 * deviation) ** 2).mean()) / 6.0)
-        own *= 1 + _FEW / len(means)
+        own = _spread_of(means)
         floor = max(_NUMERIC * float(np.abs(means).max()), float(np.finfo(np.float64).tiny))
         if least > deviation or own == 0:
             return max(own, least / math.sqrt(6.0), floor), False
@@ -152,7 +162,7 @@ class PairedTest:
         recent = np.array([x for _, x in self._kept[-_COMPARED:]])
         d = np.array(now) - recent.mean(axis=0)
         rise, noise = float(d.mean()), self._noise(now, d, sigma)
-        z = rise / noise
+        z = max(rise / noise, self._factor_z(now, d))
         self._total = max(0.0, self._total + _SHIFT_SIGMA * z - _SHIFT_SIGMA**2 / 2)
         found = RiseEvidence(self._total, rise, noise)
         # What may be worse is no reference; a level that lasts is accepted in the end.
@@ -172,7 +182,42 @@ class PairedTest:
         spread, own = self._spread() or (max(sigma, numeric), True)
         if not own and math.isfinite(sigma):
             spread = max(spread, sigma)
-        # over batches: what the mean of so few says of others
-        error = float(d.std(ddof=1)) / math.sqrt(len(d)) if len(d) > 2 else 0.0
-        # of a difference to a mean of four
-        return math.hypot(spread * math.sqrt(1 + 1 / _COMPARED), error)
+        return _of_difference(spread, d)
+
+    def _factor_z(self, now: tuple[float, ...], d: NDArray[np.float64]) -> float:
+        """Return how far a large rise is out on the logarithm, in its noise; -inf: it says nothing.
+
+        The noise is the largest of that of all kept evaluations and of the newest ones, and of what
+        the newest ones show in the unit of the loss: noise that does not shrink with the level
+        shows there first.
+        """
+        means = np.array([np.mean(x) for _, x in self._kept])
+        level, mean = float(means[-_COMPARED:].mean()), float(np.mean(now))
+        if len(means) < _FEWEST_FOR_NOISE or not min(float(means.min()), mean) > 0:
+            return -math.inf
+        if not float(means.max()) > _FALLEN * level or not mean > _RISEN * level:
+            return -math.inf
+        logs = np.log(means)
+        share = max(_spread_of(logs), _spread_of(logs[-_LATELY:]))
+        spread = level * max(share, _NUMERIC), _spread_of(means[-_NOW:])
+        return level * math.log(mean / level) / _of_difference(max(spread), d)
+
+
+def _spread_of(means: NDArray[np.float64]) -> float:
+    """Return the standard deviation of a series about its trend, from second differences."""
+    bends = np.diff(means, n=2)
+    far = 3 * mad_sigma(bends, center=0.0)
+    # Clipped, so that one odd evaluation does not count; more exact than the deviation alone.
+    own = math.sqrt(float((np.clip(bends, -far, far) ** 2).mean()) / 6.0)
+    return own * (1 + _FEW / len(means))
+
+
+def _of_difference(spread: float, d: NDArray[np.float64]) -> float:
+    """Return the noise of the mean of paired differences to a mean of four evaluations.
+
+    Args:
+        spread: Of one evaluation.
+        d: The differences; over batches: what the mean of so few says of others.
+    """
+    error = float(d.std(ddof=1)) / math.sqrt(len(d)) if len(d) > 2 else 0.0
+    return math.hypot(spread * math.sqrt(1 + 1 / _COMPARED), error)
