@@ -112,7 +112,16 @@ EVERYDAY: tuple[CauseEntry, ...] = (
                 "never-validates",
                 says="validation leaves the training loss as no learning does: "
                 "at once or from the start",
-                other=e.sign("evaluation-never-finite"),
+                other=lambda f: max(
+                    e.sign("evaluation-never-finite")(f), e.sign("held-out-drop")(f)
+                ),
+            ),
+            EvidenceRule(
+                "held-out-drop",
+                e.sign("held-out-drop"),
+                _SURE,
+                "validation fell far below the training loss at once: its data came into training,"
+                " or the evaluation is of another set or another loss",
             ),
             EvidenceRule(
                 "never-finite",
