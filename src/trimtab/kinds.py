@@ -237,8 +237,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="too-good",
-        title="training loss too good",
-        meaning="the training loss is lower than learning explains",
+        title="loss too good",
+        meaning="a loss is lower than learning explains, in training or held out",
         severity="warning",
         rank=15,
     ),

@@ -61,6 +61,8 @@ _ALL, _HUMP = 0.9, 8.0
 _FEWEST_BELOW, _BELOW_SHARE, _STAYS = 3, 1 / 6, 3
 """Of `_settled`; ours, chosen on made-up rewards that wander, seeds 0-14: no sound one is told."""
 _USUAL_CHECKS = 2
+_PAID_SIGMA, _PAID_KEPT = 3.0, 0.5
+"""Of `_pays`; ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,6 +234,28 @@ def _falls_with(x: SignalLevel, y: SignalLevel) -> bool:
     return y.low * x.top <= x.low * y.top
 
 
+def _pays(x: SignalLevel, share: float, y: SignalLevel) -> bool:
+    """What falls is paid for: the other signal has risen since the half of the way, and holds it.
+
+    It rises by a share of all that it has gained, far outside its noise, and what it gained is not
+    lost again; or it stands still at the highest that it ever was, which bounds it.
+    """
+    half = (_before(x, up=False) + x.now) / 2
+    left = next((k for k, level in enumerate(reversed(x.past_cells)) if level >= half), 0)
+    at = len(y.past_cells) - round(left / len(x.past_cells) * len(y.past_cells))
+    before, after = y.past_cells[:at], y.past_cells[at:]
+    first = _mean(before[: max(1, len(before) // 4)]) if before else y.start
+    if y.low == y.high == y.ordered[-1] > first:
+        return True
+    if len(before) < 2 or len(after) < 2:
+        return False
+    near = max(1, len(y.past_cells) // 16)
+    then, late = _local(y.past_cells, at), _mean(after[-max(2, len(after) // 2) :])
+    noise = y.sigma * math.sqrt(1 / (2 * near) + 1 / max(2, len(after) // 2))
+    rose = late - then >= max(share * (late - first), _PAID_SIGMA * noise)
+    return rose and y.now - then >= _PAID_KEPT * (late - then)
+
+
 def _accelerates(x: SignalLevel, amount: float) -> bool:
     half, three, end = x.quarters
     return end - three > amount * max(three - half, 0.0) and end > three
@@ -281,6 +305,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "accelerates": lambda x, a, _: _accelerates(x, a),
     "lags": _lags,
     "falls with": lambda x, _a, y: _falls_with(x, y),
+    "pays": _pays,
     "is zero": lambda x, _a, _y: x.ordered[0] == x.ordered[-1] == x.high == x.low == 0,
     "stays within": lambda x, a, _: _stays_within(x, a),
     "lies at zero": lambda x, a, _: _lies_at_zero(x, a),

@@ -44,6 +44,8 @@ _RL: tuple[DomainSign, ...] = (
             _c("policy_entropy", "sigma below best", 6),
         ),
         any=_any_logged(*_ROLLOUTS),
+        # A policy that becomes sure of what is rewarded needs no more exploration.
+        unless=(_c("policy_entropy", "pays", 0.05, "reward"),),
         causes=("entropy-collapse",),
     ),
     DomainSign(

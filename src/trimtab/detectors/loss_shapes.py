@@ -14,13 +14,16 @@ has the noise of the blocks (`dependent_blocks_sigma`) and that of the fit.
   rows before it) or over up to a third of the run, beyond what the curve before it promises, while
   neither the rate was cut nor a validation loss fell along;
 * **at once**: one step takes the loss to a tenth, four times as deep as any other, and it stays
-  there. Learning does not do that, whatever validation says: what leaks is in both sets.
+  there. Learning does not do that, whatever validation says: what leaks is in both sets;
+* **a step**: from one flat stretch to another of half its level or less, within two rows, where the
+  run had learned, no row before was as low and none later comes back. Neither was the rate cut nor
+  a stage changed, nor did validation fall along, and no other step is a third of it.
 
 A **flat window** is found on the rows: 4 to 200 of them stand at one height over the level of the
 rows around, with an edge on both sides that takes a row or two. Data of another kind looks so; a
 spike of the optimizer rises and decays.
 
-All but a fall at once need 60 rows. Blind to a shape in a loss that is already flat.
+All but a fall at once and a step need 60 rows. Blind to a shape in a loss that is already flat.
 """
 
 import math
@@ -28,6 +31,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
@@ -55,6 +59,17 @@ ONCE_SHARE = 0.1
 """Of the level before, that the loss stays below after such a fall. Ours."""
 ONCE_OTHERS = 4.0
 """Times as deep as any other step, in logarithms. Ours."""
+STEP_ROWS = 12
+"""On each side of a step, flat both. These bars are ours."""
+STEP_SHARE, STEP_SIGMA = 0.5, 10.0
+"""Of the level before, that is left at most; noise of single rows on either side."""
+STEP_TREND, STEP_OTHERS = 0.25, 1 / 3
+"""Of a step, that either side may itself fall by, and that any other step may have."""
+STEP_LEARNED = 2 / 3
+"""Of the first losses, at which a run has learned: off its first plateau it may come down at once.
+"""
+STEP_BACK = 0.05
+"""Of the rows behind it, that may lie above its middle."""
 NUM_BLOCKS = 60
 STALL_SHARE = 0.7
 """Of the promised fall that must be missing. Ours."""
@@ -313,15 +328,17 @@ def too_low_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt whose loss falls by an eighth without a reason."""
     # Passes over the same data have reasons of their own.
     known = {f.onset_row for rule in (staircase_findings, round_findings) for f in rule(record)}
-    found: list[Finding] = []
+    spans = [record.rows_of(i) for i in range(len(record.attempts))]
+    # A step is dated to its row, so it is told before what blocks say of the same fall.
+    steps = [None if _known(known, span) else _step(record, span) for span in spans]
+    found = [f for f in steps if f is not None]
     for rows in _attempts(record):
-        if not any(rows[0] <= row <= rows[-1] for row in known):
+        stepped = any(rows[0] <= f.onset_row <= rows[-1] for f in found)
+        if not stepped and not any(rows[0] <= row <= rows[-1] for row in known):
             told = _too_low(record, rows)
             found += [] if told is None else [told]
     if not found:
-        spans = map(record.rows_of, range(len(record.attempts)))
-        at_once = (_at_once(record, span) for span in spans)
-        found += [f for f in at_once if f is not None]
+        found = [f for f in (_at_once(record, span) for span in spans) if f is not None]
     return tuple(found)
 
 
@@ -363,6 +380,108 @@ def _at_once(record: RunRecord, span: slice) -> Finding | None:
             " (in hindsight)"
         ),
     )
+
+
+def _known(known: set[int], span: slice) -> bool:
+    return any(span.start <= row < span.stop for row in known)
+
+
+def _step(record: RunRecord, span: slice) -> Finding | None:
+    """Return a finding where the loss steps down between two flat stretches, for good."""
+    column = record.columns.get("loss")
+    rows = np.zeros(0, np.intp) if column is None else column.finite_rows(span)
+    m = STEP_ROWS
+    if column is None or len(rows) < 2 * m + 2 or column.values[rows].min() <= 0:
+        return None
+    loss = column.values[rows]
+    y = np.log(loss)
+    sides = np.median(sliding_window_view(y, m // 2), axis=1)
+    # The fall at each row, from the half stretch before to the one that begins a row after it.
+    falls = sides[: -m // 2 - 1] - sides[m // 2 + 1 :]
+    k = (
+        m // 2
+        + int(np.argmax(falls[m // 2 : len(falls) - m // 2]) if len(falls) > m else 0)
+        + m // 2
+    )
+    # Medians say where within half a stretch: the edge is the first row past the middle.
+    middle = (median(y[max(0, k - m) : k]) + median(y[k + 1 : k + 1 + m])) / 2
+    past = np.flatnonzero(y[k - m // 2 : k + m // 2 + 1] < middle)
+    k = k - m // 2 + int(past[0]) if len(past) else k
+    before, after = y[max(0, k - 2 * m) : k], y[k + 1 : k + 1 + 2 * m]
+    if min(len(before), len(after)) < m:
+        return None
+    high, low = median(before[-m:]), median(after[:m])
+    fall = high - low
+    noise = max(_row_noise(before), _row_noise(after))
+    if fall < max(math.log(1 / STEP_SHARE), STEP_SIGMA * noise):
+        return None
+    if y[:k].min() < middle or np.mean(y[k + 1 :] > middle) > STEP_BACK:
+        return None
+    half = m // 2
+    trends = (
+        median(before[-m:-half]) - median(before[-half:]),
+        median(after[:half]) - median(after[half:m]),
+    )
+    if max(trends) > STEP_TREND * fall or high > math.log(STEP_LEARNED) + float(y[:3].max()):
+        return None
+    others = np.concatenate(
+        (falls[max(0, k // 3 - m // 2) : max(0, k - 2 * m)], falls[k + m // 2 :])
+    )
+    if len(others) and float(others.max()) > STEP_OTHERS * fall:
+        return None
+    if _rate_was_cut(record, rows, int(rows[k]), int(rows[min(k + 2, len(rows) - 1)])):
+        return None
+    if _stage_changed(record, int(rows[max(0, k - 2)]), int(rows[k + 2])):
+        return None
+    old, new = math.exp(high), math.exp(low)
+    if _validation_shares(record, rows, int(rows[k]), new / old):
+        return None
+    return finding_at(
+        record,
+        detector="too-low",
+        kind="too-good",
+        signal="loss",
+        severity="warning",
+        row=int(rows[k + m - 2]),
+        onset_row=int(rows[k]),
+        peak_row=int(rows[k]),
+        value=new,
+        expected=old,
+        score=min(99.0, fall / max(noise, 1e-3)),
+        direction="down",
+        closed=True,
+        text=(
+            f"loss {old:.4g} → {new:.4g} from one row to the next, flat before and behind, at the"
+            " same rate (in hindsight)"
+        ),
+    )
+
+
+def _row_noise(y: Floats) -> float:
+    """Return the noise of single rows of a stretch that may bend."""
+    parts = [part - median(part) for part in np.array_split(y, max(1, len(y) // (STEP_ROWS // 2)))]
+    return max(mad_sigma(np.concatenate(parts), center=0.0), difference_sigma(np.diff(y)))
+
+
+def _stage_changed(record: RunRecord, first: int, last: int) -> bool:
+    """Whether a logged stage of a curriculum changes within these rows."""
+    stage = record.columns.get("stage")
+    values = (
+        np.zeros(0) if stage is None else stage.values[stage.finite_rows(slice(first, last + 1))]
+    )
+    return len(values) > 1 and bool(np.ptp(values))
+
+
+def _validation_shares(record: RunRecord, rows: Rows, at: int, left: float) -> bool:
+    """Whether validation came down by half as much of itself as the loss, of which this is left."""
+    val = record.columns.get("val_loss")
+    checks = np.zeros(0, np.intp) if val is None else val.finite_rows(slice(rows[0], rows[-1] + 1))
+    before, after = checks[checks < at], checks[checks >= at]
+    if val is None or not len(before) or not len(after):
+        return False
+    # The next may have been made of rows from before.
+    new = float(val.values[after[: 1 + (len(after) > 1)]].min())
+    return new < (1 - (1 - left) / 2) * float(val.values[before[-1]])
 
 
 def _too_low(record: RunRecord, rows: Rows) -> Finding | None:

@@ -13,6 +13,7 @@ from trimtab.detectors.excerpt import excerpt_findings
 from trimtab.detectors.explained_rises import as_explained
 from trimtab.detectors.few_rows import few_rows_findings
 from trimtab.detectors.hardly_moved import hardly_moved_findings
+from trimtab.detectors.held_out_drop import held_out_drop_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgedSoFar, JudgeState, judge_record
 from trimtab.detectors.learned_by_heart import as_text
@@ -48,6 +49,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     excerpt_findings,
     few_rows_findings,
     hardly_moved_findings,
+    held_out_drop_findings,
     memorised_findings,
     plateau_findings,
     resume_findings,
@@ -73,6 +75,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
 
 LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     hardly_moved_findings,
+    held_out_drop_findings,
     memorised_findings,
     plateau_findings,
     late_stall_findings,

@@ -28,6 +28,17 @@ def _plain(*detectors: str, says: str) -> tuple[EvidenceRule, ...]:
     )
 
 
+def _unless_turned(strength: Callable[[Features], float]) -> Callable[[Features], float]:
+    """Return a strength that is silent where validation turned at once."""
+    return lambda f: strength(f) * (1 - e.turned_at_once(f))
+
+
+_AT_ONCE = (
+    "validation came to {f.turn:.3g} x its lowest by the next evaluation and stays: nobody overfits"
+    " between two"
+)
+
+
 def _score_lost(f: Features) -> float:
     """Return 1 where a held-out score was lost and nothing else went wrong with it."""
     return e.yes("score-lost" in f.signs and f.kinds <= {"signal-abnormal"})
@@ -92,6 +103,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             EvidenceRule(
                 "never", e.sign("never-validates"), -9.0, "validation was never below a guess"
             ),
+            EvidenceRule("turned-at-once", e.turned_at_once, -5.0, _AT_ONCE),
         ),
         look_alikes=("memorised-data", "repeated-data"),
         test=(
@@ -112,7 +124,22 @@ EVERYDAY: tuple[CauseEntry, ...] = (
                 "never-validates",
                 says="validation leaves the training loss as no learning does: "
                 "at once or from the start",
-                other=e.sign("evaluation-never-finite"),
+                other=lambda f: max(
+                    e.sign("evaluation-never-finite")(f), e.sign("held-out-drop")(f)
+                ),
+            ),
+            EvidenceRule(
+                "turned-at-once",
+                lambda f: e.yes(f.turn_of_both),
+                -5.0,
+                "the training loss left its course at the same place",
+            ),
+            EvidenceRule(
+                "held-out-drop",
+                e.sign("held-out-drop"),
+                _SURE,
+                "validation fell far below the training loss at once: its data came into training,"
+                " or the evaluation is of another set or another loss",
             ),
             EvidenceRule(
                 "never-finite",
@@ -134,11 +161,14 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="the training data is learned by heart: too many passes over too little data",
         modes=("F15", "F16", "F28"),
         prior=_RARE,
-        rules=_plain(
-            "by-heart",
-            "memorised",
-            "staircase",
-            says="the training loss is far below what unseen data of the kind costs",
+        rules=(
+            *_plain(
+                "by-heart",
+                "memorised",
+                "staircase",
+                says="the training loss is far below what unseen data of the kind costs",
+            ),
+            EvidenceRule("turned-at-once", e.turned_at_once, -5.0, _AT_ONCE),
         ),
         look_alikes=("overfitting", "leaked-targets", "repeated-data"),
         test="count the passes over each sample, and compare the loss on samples never trained on",
@@ -147,19 +177,37 @@ EVERYDAY: tuple[CauseEntry, ...] = (
     ),
     CauseEntry(
         id="leaked-targets",
-        title="the loss fell for no reason of learning: targets in the input, or a changed loss",
+        title="not what was to be learned: targets in the input, or a changed loss",
         modes=("F16", "F28"),
         prior=_RARE,
         rules=(
-            *_plain("too-low", "drop", says="the loss came down within few rows, at the same rate"),
+            EvidenceRule(
+                "sign",
+                e.sign("too-low", "drop"),
+                _SURE,
+                "the loss came down within few rows, at the same rate",
+            ),
+            EvidenceRule("turned-at-once", e.turned_at_once, _SURE, _AT_ONCE),
+            EvidenceRule(
+                "no-sign",
+                _unless_turned(e.no_sign("too-low", "drop")),
+                _ABSENT,
+                "nothing in the log shows it",
+            ),
             EvidenceRule(
                 "repeats", e.of_kind("repeated-data"), -3.0, "losses show data that was fed twice"
             ),
             EvidenceRule(
-                "other-kind", e.other_kind("too-good"), -9.0, "the loss did not come down for long"
+                "other-kind",
+                _unless_turned(e.other_kind("too-good")),
+                -9.0,
+                "the loss did not come down for long",
             ),
             EvidenceRule(
-                "by-heart", e.of_kind("memorised"), -9.0, "the training data is learned by heart"
+                "by-heart",
+                _unless_turned(e.of_kind("memorised")),
+                -9.0,
+                "the training data is learned by heart",
             ),
             EvidenceRule("non-finite", e.of_kind("non-finite"), -9.0, "it is NaN, not low"),
         ),

@@ -344,6 +344,33 @@ def fp32_failed(f: Features) -> float:
     return yes((t := f.tried("fp32")) is not None and not t.held)
 
 
+def stepped_up(f: Features) -> float:
+    """One row took the loss to many times its level, the norm with it, and nothing spoke before.
+
+    Half the evidence where norm or rate is not logged. A norm that rises by far more than the loss
+    is that of weights that broke.
+    """
+    if f.stepped_up is None or f.training or f.precursors or jumped(f) or norm_led(f):
+        return 0.0
+    if not f.kinds & _OF_THE_LOSS or f.nonfinite_first:
+        return 0.0
+    if f.gnorm_rise is not None and not 1.3 <= f.gnorm_rise <= 1.5 * f.stepped_up:
+        return 0.0
+    return 1.0 if f.gnorm_rise is not None and f.lr_jump is not None else 0.5
+
+
+def turned_at_once(f: Features) -> float:
+    """Validation turned between two evaluations, five times as high, or training left its course.
+
+    Three times are enough where it did. Validation that only jumps, and goes on as before, is of
+    another evaluation.
+    """
+    if f.turn is None:
+        return 0.0
+    rises_on = bool(f.signs & {"overfitting", "overfitting-few-rows", "memorised", "by-heart"})
+    return yes(f.turn_of_both or (f.turn >= 5 and rises_on))
+
+
 def put_back_held(f: Features) -> float:
     """The same steps went well with what had changed put back."""
     return yes((t := f.tried("put-back")) is not None and t.held)

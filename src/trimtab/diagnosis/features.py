@@ -25,6 +25,7 @@ from trimtab.diagnosis.history import (
 )
 from trimtab.diagnosis.plain_signs import plain_signs
 from trimtab.diagnosis.probes import DataProbe, TrialResult
+from trimtab.diagnosis.turns import stepped_up, turned_at_once
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 from trimtab.signals.clip import clip_of, states_no_clip
@@ -160,6 +161,14 @@ class Features:
     calm_before: bool | None = None
     """Whether loss and grad norm were at their usual level in the row before the onset."""
 
+    turn: float | None = None
+    """How many times its lowest validation came to by the next evaluation, for good; None: it rose
+    over several, or not."""
+    turn_of_both: bool = False
+    """Whether the training loss left its course there, too."""
+    stepped_up: float | None = None
+    """How many times its level one row took the loss to, where it then stands or falls; None: it did
+    not."""
     held_out: bool = False
     """Whether the loss is that of validation, which is judged where no train loss is logged."""
     abrupt: bool | None = None
@@ -330,8 +339,21 @@ def incident_features(
     values.update(_nonfinite_rows(record, attempt, incident, before))
     values.update(_shape(record, before, during, incident))
     values.update(_core(record, attempt, before, during))
+    if _TURNS & {f.detector for f in incident.findings}:
+        values.update(turned_at_once(record, _span(record, attempt)))
+    values["stepped_up"] = stepped_up(record, before, during)
     values.update(plain_signs(record, incident, before=before, during=during, earlier=earlier))
     return Features(**values)  # type: ignore[arg-type]
+
+
+_TURNS = frozenset(
+    {"overfitting", "overfitting-few-rows", "memorised", "by-heart", "evaluation-jump"}
+)
+"""Detectors that compare validation with the training loss."""
+
+
+def _span(record: RunRecord, attempt: int) -> Span:
+    return record.attempts[attempt].first_row, record.attempts[attempt].end_row
 
 
 def _signs(record: RunRecord, incident: Incident) -> dict[str, object]:

@@ -197,9 +197,16 @@ NONFINITE: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule(
                 "not-asked",
-                lambda f: e.yes(_stood(f) is None),
+                lambda f: e.yes(_stood(f) is None and not e.stepped_up(f)),
                 -8.0,
                 "nothing was replayed with weights that stand still",
+            ),
+            EvidenceRule(
+                "stepped-up",
+                e.stepped_up,
+                3.0,
+                "one row took the loss to {f.stepped_up:.3g} x its level, nothing spoke before, and"
+                " it went on from there: other labels are asked for, or the loss is another",
             ),
         ),
         look_alikes=("happened-once", "code-or-resume-change"),

@@ -337,7 +337,8 @@ def _roll_back(case: _Case) -> Built:
     why = [f"the first sign is at {step_text(choice.before)}"]
     best = _best_reward(case.record, case.incident)
     if best is not None:
-        why.append(f"the reward was highest about {step_text(best)}")
+        later = ", after it" if best > case.incident.onset else ""
+        why.append(f"the reward was highest about {step_text(best)}{later}")
     passed = believed_sign(case.incident)[1]
     if passed is not None:
         why.append(
@@ -379,19 +380,24 @@ def _roll_back(case: _Case) -> Built:
 
 
 def _best_reward(record: RunRecord, incident: Incident) -> float | None:
-    """Return about which step before an incident the reward was highest; None without one.
+    """Return about which step the reward was highest, before an incident or after it; None without.
 
-    Of the newest rows before it, which a record that grows has whole.
+    Of the newest rows before it, which a record that grows has whole, and of all rows since.
     """
     column = record.columns.get("reward")
     attempt = record.rows_of(record.attempt_index(incident.attempt))
     if column is None or incident.kind == "never-learns":
         return None
     first = max(attempt.start, incident.first_row - _REWARD_ROWS)
-    rows = column.finite_rows(slice(first, incident.first_row))
-    if len(rows) < _FEWEST_REWARDS:
+    before = column.finite_rows(slice(first, incident.first_row))
+    if len(before) < _FEWEST_REWARDS:
         return None
-    parts = np.array_split(rows, _FEWEST_REWARDS)
+    parts = np.array_split(before, _FEWEST_REWARDS)
+    after = column.finite_rows(slice(incident.first_row, attempt.stop))
+    # As long as those before, so that no lucky row counts for more.
+    parts += (
+        np.array_split(after, len(after) // len(parts[-1])) if len(after) >= len(parts[-1]) else []
+    )
     best = max(parts, key=lambda part: float(np.mean(column.values[part])))
     return float(record.step[best[len(best) // 2]])
 
