@@ -29,6 +29,7 @@ from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.reward_flat import reward_flat_findings
 from trimtab.detectors.risen import risen_findings
+from trimtab.detectors.sawtooth import sawtooth_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
@@ -61,6 +62,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     late_stall_findings,
     too_low_findings,
     flat_window_findings,
+    sawtooth_findings,
     staircase_findings,
     unmoved_findings,
     round_findings,
@@ -77,6 +79,7 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     late_stall_findings,
     too_low_findings,
     flat_window_findings,
+    sawtooth_findings,
     staircase_findings,
     round_findings,
 )

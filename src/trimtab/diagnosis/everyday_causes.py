@@ -134,11 +134,26 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="the training data is learned by heart: too many passes over too little data",
         modes=("F15", "F16", "F28"),
         prior=_RARE,
-        rules=_plain(
-            "by-heart",
-            "memorised",
-            "staircase",
-            says="the training loss is far below what unseen data of the kind costs",
+        rules=(
+            EvidenceRule(
+                "sign",
+                e.sign("by-heart", "memorised"),
+                _SURE,
+                "the training loss is far below what unseen data of the kind costs",
+            ),
+            # Steps say nothing of how low the loss is.
+            EvidenceRule(
+                "stairs",
+                e.sign("staircase"),
+                _SURE,
+                "the loss steps down at each new pass over the data, and stays there",
+            ),
+            EvidenceRule(
+                "no-sign",
+                e.no_sign("by-heart", "memorised", "staircase"),
+                _ABSENT,
+                "nothing in the log shows it",
+            ),
         ),
         look_alikes=("overfitting", "leaked-targets", "repeated-data"),
         test="count the passes over each sample, and compare the loss on samples never trained on",
