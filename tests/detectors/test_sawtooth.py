@@ -20,7 +20,7 @@ def saw(seed: int, *, height: float = 0.3, noise: float = 0.03) -> Floats:
 
 
 def log(loss: Floats, *, epochs: bool = True) -> dict[str, Floats]:
-    t = np.arange(NUM)
+    t = np.arange(NUM, dtype=np.float64)
     return {"step": t + 1, "loss": loss} | ({"epoch": t / PASS} if epochs else {})
 
 
@@ -40,7 +40,7 @@ def test_sorted_data_without_epochs_is_no_learning_by_heart() -> None:
 
 
 def test_a_staircase_whose_flats_rise_a_little_is_learned_by_heart() -> None:
-    t = np.arange(NUM)
+    t = np.arange(NUM, dtype=np.float64)
     noise = 0.02 * np.random.default_rng(100).standard_normal(NUM)
     stairs = 3.0 - 0.4 * (t // PASS) + 0.1 * (t % PASS / PASS) + noise
     record = record_of(t + 1.0, {"loss": stairs, "epochs_seen": t / PASS})

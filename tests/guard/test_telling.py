@@ -121,8 +121,8 @@ def test_skipped_updates_are_one_action_for_each_run_of_them(tmp_path: Path) -> 
         "step     20  loss is nan: update skipped (samples 74-77)",
         "step     40  loss is nan: update skipped (samples 150-153)",
     ]
-    told = len([e for e in events_of(run, "incident") if e.data["state"] == "open"])
-    counted = f"0 incidents, {told} more told on the way (settled, or notes)"
+    number = len([e for e in events_of(run, "incident") if e.data["state"] == "open"])
+    counted = f"0 incidents, {number} more told on the way (settled, or notes)"
     assert said[-1] == f"60 steps done, {counted}, 2 actions; trimtab report {run}"
 
 

@@ -775,10 +775,10 @@ def _handled(state: RecoveryState, found: IncidentInRecord) -> RecoveryState:
 def _planned_samples(record: RunRecord, step: int, final_step: int | None) -> float | None:
     """Return the samples of the whole run at the rate so far; None where that is not known."""
     column = record.columns.get("samples_seen")
-    rows = () if column is None else column.finite_rows(slice(0, record.num_rows))
-    if column is None or final_step is None or step < 1 or not len(rows):
+    if column is None or final_step is None or step < 1:
         return None
-    return float(column.values[rows[-1]]) / step * final_step
+    rows = column.finite_rows(slice(0, record.num_rows))
+    return float(column.values[rows[-1]]) / step * final_step if len(rows) else None
 
 
 def _advise(state: RecoveryState, found: IncidentInRecord, e: IncidentFound) -> Result:
