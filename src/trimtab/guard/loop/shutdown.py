@@ -277,7 +277,9 @@ class Shutdown:
             )
         actions = self._recovery.actions
         answered = any(float(str(a["step"])) >= worst.onset for a in actions)
-        alone = ", left alone" if self._status.mode == "act" and not answered else ""
+        # What was tried in trials and given up was not left alone.
+        acts = self._status.mode == "act" and not self._recovery.num_trials
+        alone = ", left alone" if acts and not answered else ""
         return f"{counted} ({worst.severity}: {worst.kind.replace('-', ' ')} {where}{alone})"
 
 
