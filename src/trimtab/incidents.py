@@ -891,7 +891,8 @@ def _headline(
         since += f", over at {place_text(end)}" if end is not None else ""
     elif end is not None:
         until = f" to {place_text(end)}" if end != onset.onset else ""
-        over = ", recovered" if _topic(lead) == "learning" else ""
+        # Not "recovered" or "resolved": nobody dealt with it, see `analysis.resolution`.
+        over = ", over" if _topic(lead) == "learning" else ""
         since = f"{record.axis} {place_text(onset.onset)}{until}{over}"
     if first is not None and first.detector == "lr-change" and lead.signal != "loss":
         jumped = f"jump of the learning rate · {record.axis} {place_text(first.onset)}"

@@ -77,7 +77,7 @@ def test_a_quiet_run_is_healthy_and_says_what_would_have_been_seen(quiet: RunRec
     assert rise is not None
     assert rise.size is not None
     assert 0.0 < rise.size < 20 * 0.02  # the noise is .02
-    assert "would see +" in account.judgement.power
+    assert "would see a step of +" in account.judgement.power
 
 
 @pytest.mark.parametrize("dead", ["non-finite", "spike", "all"])

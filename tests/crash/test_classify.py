@@ -234,6 +234,20 @@ def test_an_echo_alone_says_that_the_fault_is_elsewhere() -> None:
         assert "another rank" in report.why
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "KeyboardInterrupt",
+        "slurmstepd: error: *** JOB 12 ON n1 CANCELLED AT 2024-05-01T10:00:00 DUE TO TIME LIMIT ***",
+    ],
+)
+def test_an_end_from_outside_is_named_by_its_line(line: str) -> None:
+    report = classify(["step 10 loss 3.1", line])
+    assert report is not None
+    assert report.crash_class == "preempt_timelimit"
+    assert "does not name" not in report.why
+
+
 def test_a_cause_stands_before_what_the_scheduler_says_of_it() -> None:
     report = classify(
         [

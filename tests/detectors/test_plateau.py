@@ -9,6 +9,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.incidents import Incident, group_findings
 from trimtab.record import Column, RecordBuilder, RunRecord
+from trimtab.report.wording import info_sentence
 from trimtab.testing.curves import NoiseKind, lm_curve, make_noise, record_of
 
 Floats = NDArray[np.float64]
@@ -35,7 +36,7 @@ def test_a_loss_that_falls_again_after_a_flat_stretch_stood_on_a_plateau(
     seed: int, kind: NoiseKind
 ) -> None:
     (found,) = plateau_findings(run(knee() + noise(NUM, seed, kind)))
-    assert (found.kind, found.severity) == ("plateau", "warning")
+    assert found.kind == "plateau"
     assert 100 <= found.onset_row <= 400
     assert found.end_row is not None
     assert 2200 <= found.end_row <= 2800
@@ -53,6 +54,50 @@ def test_the_span_of_a_plateau_leaves_out_its_sloping_ends(seed: int) -> None:
     assert found.end_row - found.onset_row >= 1400
     inside = loss[found.onset_row : found.end_row + 1]
     assert float(np.ptp(inside)) < 0.15, f"{inside.max()} → {inside.min()} is no level"
+
+
+def stretch(first: int, last: int, seed: int = 100) -> RunRecord:
+    """A fall to 4 nats, flat between two rows, then a slide by 1.5 nats to the end."""
+    t = np.arange(NUM, dtype=np.float64)
+    loss = np.interp(t, [0, first, last, NUM], [6.0 if first else 4.0, 4.0, 4.0, 2.5])
+    return run(loss + noise(NUM, seed), lr=np.full(NUM, 3e-4))
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "severity"),
+    [
+        (0, 900, "info"),  # a wait at the start
+        (200, 2400, "info"),  # a long one
+        (1200, 2000, "info"),  # a fifth of the run, and learning came out of it
+        (600, 2600, "warning"),  # half of it
+    ],
+)
+@pytest.mark.parametrize("seed", range(100, 103))
+def test_a_plateau_that_is_over_is_an_alarm_where_it_was_long_and_no_wait_before_learning(
+    first: int, last: int, severity: str, seed: int
+) -> None:
+    (found,) = plateau_findings(stretch(first, last, seed))
+    assert (found.severity, found.end_row is None) == (severity, False)
+    assert ("by itself" in found.text) == (severity == "info")
+
+
+def test_a_wait_that_is_over_does_not_hide_a_stall_at_the_end() -> None:
+    t = np.arange(NUM, dtype=np.float64)
+    loss = np.interp(t, [0, 900, 3700, NUM], [7.0, 7.0, 3.0, 3.0])
+    found = plateau_findings(run(loss + noise(NUM, 100) / 4, lr=np.full(NUM, 3e-4)))
+    assert [(f.severity, f.end_row is None) for f in found] == [("info", False), ("warning", True)]
+
+
+def test_a_wait_that_is_over_leaves_a_run_healthy_and_is_told_from_when_to_when() -> None:
+    analyzed = analyze({"step": np.arange(NUM) + 1, "loss": _of(stretch(0, 900))}).runs[0]
+    assert analyzed.verdict == "healthy"
+    (told,) = [i.incident for i in analyzed.incidents if i.kind == "plateau"]
+    assert told.end is not None
+    assert f"{told.onset:g} to {told.end:g}" in info_sentence(analyzed)
+
+
+def _of(record: RunRecord) -> Floats:
+    return record.columns["loss"].values
 
 
 def test_a_validation_loss_that_falls_meanwhile_speaks_against_a_plateau() -> None:

@@ -20,19 +20,21 @@ from trimtab.detectors.contract import Finding, Row
 from trimtab.detectors.suspect_change import SuspectChangeDetector
 from trimtab.guard.recovery import commands as c
 from trimtab.guard.recovery import events as ev
-from trimtab.guard.recovery import executor, opening, trial_cycle
+from trimtab.guard.recovery import executor, notices, opening, trial_cycle
 from trimtab.guard.recovery.case import Verification
 from trimtab.guard.recovery.events import Event, IncidentInRecord, Standing, StepDone
 from trimtab.guard.recovery.expectation import Expectation
 from trimtab.guard.recovery.rough_start import wait_for_start
-from trimtab.guard.recovery.state import Phase, ReadingWanted, RecoveryState
+from trimtab.guard.recovery.state import LeftAlone, Phase, ReadingWanted, RecoveryState
 from trimtab.guard.recovery.triage import find_incident, is_trouble
 from trimtab.guard.recovery.update import update
 from trimtab.guard.recovery.values import InForce, RestorePoint
 from trimtab.guard.yardstick.reading import Reading
 from trimtab.lab.scenarios import Scenario
 from trimtab.plan.effects import Effect
+from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.policy import Policy
+from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.plan.trials import SettingPutBack, Trial
 from trimtab.record import RecordBuilder, RunRecord
 
@@ -497,6 +499,50 @@ def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
     reading = Reading(40, (now, now), 20, (before, before))
     world.handle(ev.ReadingDone(step=40, reading=reading, scale=Expectation(2.0, 0.1, 3.0)))
     assert bool([line for line in world.said() if "left alone" in line]) is alone
+
+
+@pytest.mark.parametrize(
+    ("now", "told", "not_told"),
+    [
+        (3.0, "+1 since it was left alone (", "against"),  # within the noise of the older state
+        (9.0, "9 against 2.9 with the weights of step 20", "since it was left alone"),
+    ],
+)
+def test_what_got_worse_after_all_is_told_by_the_comparison_that_decides(
+    now: float, told: str, not_told: str
+) -> None:
+    world = World(never, bad_batch=never).train(40)
+    event = StepDone(step=40, row=40, sample=320, loss=2.0, norm=0.2, reads=True)
+    wants = ReadingWanted(event, 20)
+    watch = LeftAlone(frozenset(), 20, (2.0, 2.0), (2.9, 2.9), due_step=40, wait_steps=8)
+    world.state = replace(world.state, wants=wants, watch=watch)
+    reading = Reading(40, (now, now), 20, (2.9, 2.9))
+    _, commands = opening.decide(
+        world.state,
+        wants,
+        ev.ReadingDone(step=40, reading=reading, scale=Expectation(2.0, 0.1, 3.0)),
+    )
+    (line,) = (s.line for s in commands if isinstance(s, c.Say) and "worse after all" in s.line)
+    assert told in line
+    assert not_told not in line
+
+
+def test_advice_to_leave_out_more_than_the_policy_allows_says_so_and_how_it_is_done() -> None:
+    known = REMEDY_BY_ID["skip-data"]
+    samples = {"first_sample": 600.0, "last_sample": 799.0}
+    skip = PlannedRemedy(
+        remedy="skip-data", values=samples, why="", cost=known.cost, undo=known.undo, when="mid-run"
+    )
+    plan = Plan(remedies=(skip,))
+
+    def line(planned: float | None) -> str:
+        told = notices.within_limit(plan, Policy(), planned=planned, left_out=0)
+        return notices.advice(told)[0][0]
+
+    assert "max_skip_share = 0.1 forbids it (13% of the planned data)" in line(1560)
+    assert "guard.skip_samples(600, 799, why=...)" in line(1560)
+    assert "forbids" not in line(4000)
+    assert "forbids" not in line(None)
 
 
 def test_a_loss_that_is_too_low_is_answered_by_no_lower_rate_and_by_nothing_forbidden() -> None:

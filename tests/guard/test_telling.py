@@ -121,12 +121,9 @@ def test_skipped_updates_are_one_action_for_each_run_of_them(tmp_path: Path) -> 
         "step     20  loss is nan: update skipped (samples 74-77)",
         "step     40  loss is nan: update skipped (samples 150-153)",
     ]
-    assert said[-1] == f"60 steps done, {said_count(run)}, 2 actions; trimtab report {run}"
-
-
-def said_count(run: Path) -> str:
     number = len([e for e in events_of(run, "incident") if e.data["state"] == "open"])
-    return f"{number} incident{'' if number == 1 else 's'}"
+    counted = f"0 incidents, {number} more told on the way (settled, or notes)"
+    assert said[-1] == f"60 steps done, {counted}, 2 actions; trimtab report {run}"
 
 
 @pytest.mark.slow
@@ -303,7 +300,36 @@ def test_what_only_the_whole_run_shows_is_said_before_it_is_counted(
     s = make()
     train_guarded(s, guard_of(s, tmp_path / "run", steps=40, say=said.append))
     assert said[-2].endswith("seen now that the whole run is judged: steps became slower")
-    assert "40 steps done, 1 incident," in said[-1]
+    assert "40 steps done, 1 incident (warning: slowdown since step 5)," in said[-1]
+
+
+def test_the_last_line_counts_what_the_verdict_names_and_the_others_apart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rise = Incident(
+        kind="unrecovered-spike",
+        attempt="1.0",
+        severity="critical",
+        onset_row=49,
+        onset=50,
+        peak_row=49,
+        peak=50,
+        signals=("loss",),
+        headline="loss spike that did not recover",
+        confidence=0.9,
+    )
+    whole = SimpleNamespace(
+        verdict="incident", incidents=[SimpleNamespace(is_open_alarm=True, incident=rise)]
+    )
+    monkeypatch.setattr(run_status, "make_account", lambda *_, **__: whole)
+    run = tmp_path / "run"
+    said, _ = train(run, lambda step: step in (20, 40), mode="act")
+    verdict = json.loads((run / "verdict.json").read_text())
+    assert len(verdict["incidents"]) == 1
+    told = len([e for e in events_of(run, "incident") if e.data["state"] == "open"]) - 1
+    gravest = "critical: unrecovered spike since step 50, left alone"
+    assert f" done, 1 incident ({gravest}), {told} more told on the way (" in said[-1]
+    assert told > 0
 
 
 def test_an_update_that_was_left_out_is_dealt_with_in_every_reading(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_size_and_shape_of_a_spike_logged_every_ten_steps(start: int) -> None:
     assert lead.value == pytest.approx(14, abs=0.1)
     assert lead.value - lead.expected == pytest.approx(14 - 6.44, abs=0.1)
     assert f"step {start + interval} to " in one.headline
-    assert "recovered" in one.headline
+    assert ", over · " in one.headline
     assert "e+" not in one.headline
 
 
@@ -377,7 +377,7 @@ def test_a_spike_that_is_back_outdoes_the_blocks_that_saw_it() -> None:
     loss[1104:1164] += np.linspace(4, 1, 60)
     (one,) = alarms(of({"loss": loss}))
     assert one.end_row == 1163
-    assert "recovered" in one.headline
+    assert ", over · " in one.headline
 
 
 # For any findings

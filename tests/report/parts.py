@@ -47,7 +47,7 @@ def incident(**changes: Any) -> Incident:
         end_row=415,
         end=416.0,
         signals=("loss",),
-        headline="loss spike · step 412 to 416, recovered · loss 3.9, expected 3.1",
+        headline="loss spike · step 412 to 416, over · loss 3.9, expected 3.1",
     )
     return replace(base, **changes)
 

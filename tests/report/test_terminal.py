@@ -254,7 +254,10 @@ def test_what_the_training_left_behind_asks_for_no_roll_back(
     )
     first = old.plan.remedies[0]
     assert first.remedy == "patience"
-    assert "recovered; 8" in first.why
+    assert "it is over; 8" in first.why
+    assert not old.resolved
+    assert ", over · " in old.headline
+    assert "recovered" not in old.headline
     assert "steps since then without trouble" in first.why
     assert all(r.remedy != "roll-back" for r in old.plan.remedies if r.when == "mid-run")
     young = make_account(many_spikes(make_record, [11800])).incidents[0]

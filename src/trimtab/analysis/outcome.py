@@ -48,7 +48,7 @@ class Aftermath:
 
     def text(self, axis: str) -> str:
         """Return it as a clause."""
-        first = "recovered" if self.recovered else "it lasts, and the loss went on down"
+        first = "it is over" if self.recovered else "it lasts, and the loss went on down"
         trouble = " without trouble" if self.quiet and not self.num_high else ""
         if self.num_high:
             rows = "row" if self.num_high == 1 else "rows"

@@ -329,7 +329,8 @@ def _seen(f: FaultPower | None, *, in_nats: bool) -> str:
         return ""
     if f.fault.name == "rise":
         within = f" within {f.within_rows} rows" if f.within_rows else ""
-        return f"+{_amount(f.size, in_nats=in_nats)}{within} ({_percent(f.share)})"
+        # At once: a slow rise of that size may stay unseen.
+        return f"a step of +{_amount(f.size, in_nats=in_nats)}{within} ({_percent(f.share)})"
     return f"{f.fault.title} of {number(f.size, digits=2)}"
 
 

@@ -104,9 +104,13 @@ class CrashReport:
         """What ended the run and how the line tells, in one sentence."""
         if self.origin == "elsewhere":
             return f"{self.says}; the line is the echo of a fault on another rank or host"
-        if not self.sure and self.origin != "here" and self.crash_class != "unknown":
+        if not self.sure and self.origin != "here" and self.crash_class not in _NAMED_BY_ITS_END:
             return f"{self.says}; the line does not name the fault itself"
         return self.says
+
+
+_NAMED_BY_ITS_END = ("unknown", "preempt_timelimit")
+"""Classes of which the line says all there is: an interrupt or a time limit is the fault itself."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,6 +8,9 @@ come with most restarts of a logged learning rate are that schedule: each that i
 **Steps of a staircase**: where the loss steps down at each pass (`epochs`), a fall at such a step
 is no leak of targets but that pass.
 
+**Teeth of a saw**: where the loss climbs within each pass (`sawtooth`), what rises and falls with
+the teeth is the order of the data.
+
 **What only follows** (`FOLLOWS`): a stall around a step up, a loss next to 0 after a leak.
 
 Blind to periods that change, and to the first rises of a run that grows.
@@ -21,6 +24,7 @@ import numpy as np
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.explained_rises import restarts_of
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.sawtooth import teeth_of
 from trimtab.record import RunRecord
 
 __all__ = ["as_follows", "told_once"]
@@ -55,6 +59,9 @@ def told_once(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, 
         if stairs is not None:
             steps = (f for f in alarms if _of_a_staircase(f, stairs, rows.start))
             notes |= {id(f): "; a step of the staircase" for f in steps}
+        if any(f.detector == "sawtooth" for f in here):
+            of_order = _of_a_saw(record, here)
+            notes |= {id(f): "; of the order of the data in each pass" for f in of_order}
         spikes = {f.key: f for f in here if f.kind in SPIKES and f.signal == "loss"}
         of_rate = _at_restarts(record, attempt, tuple(spikes.values()))
         notes |= {id(f): "; it comes with each restart of the learning rate" for f in of_rate}
@@ -117,6 +124,14 @@ def _of_a_staircase(f: Finding, stairs: Finding, first_row: int) -> bool:
     off = (f.onset_row - first_row) % period
     # A block of rows may begin before the step.
     return min(off, period - off) <= max(f.grain_rows, period // STEP_SHARE)
+
+
+def _of_a_saw(record: RunRecord, here: Sequence[Finding]) -> list[Finding]:
+    """Return the alarms on the loss that are of the teeth of a sawtooth."""
+    teeth = teeth_of(record, next(f for f in here if f.detector == "sawtooth"))
+    found = (f for f in here if f.severity != "info" and f.detector != "sawtooth")
+    kinds = (*KINDS, "too-good", "memorised", "plateau")
+    return [f for f in found if f.kind in kinds and teeth is not None and teeth.explains(f)]
 
 
 def _teeth(rows: Sequence[int]) -> list[int]:

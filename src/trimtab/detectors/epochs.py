@@ -7,7 +7,8 @@
 A period p whose multiples p, 2 p, ... are all steps of `STEP_SIGMA` and `STEP_SHARE` of the level,
 while steps elsewhere are small, is an epoch: at each new pass the model has seen the data before. A
 warning unless validation falls along; where each step is small for the run, it is how passes look.
-Steps at each of which the learning rate falls are its milestones, and not told.
+Steps at each of which the learning rate falls are its milestones, and not told; a loss that climbs
+back within each pass is of sorted data, see `sawtooth`.
 
 **Round and round**: differences of the losses repeat with a period of 4 rows or more; their
 autocorrelation at that lag, and at twice it, is above `ROUND_CORRELATION`, for `ROUND_PERIODS` of
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.sawtooth import finding_of, of_epochs, sawtooth_of
 from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma, median
 
@@ -113,6 +115,10 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
     fell = _validation_falls(record, onset, int(rows[-1]))
     steps = (num - width - 1) // period
     boundaries = [k * period * size for k in range(1, steps + 1)]
+    saw = sawtooth_of(record.columns["loss"].values, rows, rows[boundaries])
+    if saw is not None:  # a loss that climbs back within each pass is not learned by heart
+        counted = of_epochs(record, int(record.attempt[rows[0]])) is not None
+        return None if counted else finding_of(record, saw, severity="warning")
     if _rate_falls(record, rows, boundaries, width * size):
         return None
     return finding_at(

@@ -31,6 +31,7 @@ from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.reward_flat import reward_flat_findings
 from trimtab.detectors.risen import risen_findings
+from trimtab.detectors.sawtooth import sawtooth_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import silence_findings
@@ -64,6 +65,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     late_stall_findings,
     too_low_findings,
     flat_window_findings,
+    sawtooth_findings,
     staircase_findings,
     unmoved_findings,
     round_findings,
@@ -81,6 +83,7 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     late_stall_findings,
     too_low_findings,
     flat_window_findings,
+    sawtooth_findings,
     staircase_findings,
     round_findings,
 )

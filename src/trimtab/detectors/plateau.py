@@ -6,7 +6,9 @@ A flat loss is a fault only where it had reason to fall, which three things show
   less than a twelfth of the whole fall, and behind it a rate at least four times its own. Where the
   validation loss fell meanwhile (by a twentieth), the run was learning: no plateau. A fall within a
   few rows is a step of another kind. The reported span is the one over which the level is constant,
-  without the ends that still fall or fall again;
+  without the ends that still fall or fall again. Such a stretch is over: it is a note, and a
+  warning only where it lasted for a third of the attempt or more and does not begin in its first
+  tenth, so that most of what the run could have learned waited for nothing;
 * it stalls late: over the last 5 % of the rows it lies flat, while the rows before it, fitted
   against the logarithm of the row, had it falling, and the learning rate is above a tenth of its
   peak;
@@ -21,10 +23,11 @@ the first rule, 64 in the flat stretch for the others. Cost: milliseconds for 10
 The first rule was chosen on the first 73 labeled public logs. The late stall follows the wording
 of a request (slope near 0 over the last 5 % at more than 10 % of the peak rate) and was tried on
 generated curves only; a loss that still falls by a quarter of what was expected is not found.
+Blind to a wait that another setting would have shortened: one that is over does not show it.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -47,6 +50,7 @@ Rows = NDArray[np.intp]
 
 MIN_ROWS = 200
 NUM_BLOCKS = 48
+_OVER = "learning came out of it by itself"
 FLAT_SHARE = 1 / 12
 """Largest part of the whole fall that a flat stretch may cover."""
 FLAT_BLOCKS = 7
@@ -62,6 +66,10 @@ STEP_SHARE = 0.5
 """A later fall that comes to this part within three blocks is a step: a cut of the learning rate
 that falls on the edge of a block, and what the optimizer takes to answer it, touches that many."""
 STEP_BLOCKS = 3
+LONG_SHARE = 1 / 3
+"""Of an attempt, that a stretch which is over has at least where it is an alarm. Ours."""
+START_SHARE = 0.1
+"""Of an attempt, in which a stretch begins that is a wait before learning. Ours."""
 VAL_FALL = 0.05
 LATE_SHARE = 0.05
 MIN_STALL_ROWS = 64
@@ -88,10 +96,14 @@ def plateau_findings(record: RunRecord) -> tuple[Finding, ...]:
     findings: list[Finding] = []
     for index in range(len(record.attempts)):
         rows = _loss_rows(record, index)
-        found = _knee(record, rows) or _after_change(record, index, rows)
-        found = found or _after_setting(record, index, rows) or _late_stall(record, index, rows)
-        if found is not None:
-            findings.append(found)
+        over = _knee(record, rows)
+        # One that is over and a note says nothing of how the attempt ends.
+        if over is None or over.severity == "info":
+            lasts = _after_change(record, index, rows) or _after_setting(record, index, rows)
+            lasts = lasts or _late_stall(record, index, rows)
+        else:
+            lasts = None
+        findings += [f for f in (over, lasts) if f is not None]
     return tuple(findings)
 
 
@@ -133,7 +145,10 @@ def _knee(record: RunRecord, rows: Rows) -> Finding | None:
     low = float(levels[best[1] :].min())
     text = f"loss {level:.4g} for {edges[best[1]] - edges[best[0]]} rows, then down to {low:.4g}"
     score = min(99.0, (level - low) / max(noise, 1e-12))
-    return _finding(record, first_row, last_row, level, low, score, text, ended=True)
+    found = _finding(record, first_row, last_row, level, low, score, text, ended=True)
+    first, last = int(edges[best[0]]), int(edges[best[1]])
+    long = last - first >= LONG_SHARE * len(rows) and first >= START_SHARE * len(rows)
+    return found if long else replace(found, severity="info", text=f"{found.text}; {_OVER}")
 
 
 def _still_part(levels: Floats, first: int, last: int) -> tuple[int, int] | None:

@@ -10,7 +10,8 @@ is a note where
 * it fell by 4 sigma of single rows within `EDGE` rows, for at most `MOST_ROWS`, a half of all before;
 * behind the leap it comes back to that level, and not above it by more than 3 sigma.
 
-The rows of the window become one finding, `too-good`.
+The rows of the window become one finding, `too-good`. A fall at a tooth of sorted data (`sawtooth`)
+is no such window.
 """
 
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.sawtooth import teeth_of
 from trimtab.record import RunRecord
 from trimtab.signals.robust import mad_sigma, median
 
@@ -44,7 +46,9 @@ FALL_SIGMA, LEVEL_SIGMA, LEVEL_SHARE = 4.0, 3.0, 0.1
 def as_troughs(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings, leaps back from a window of low losses as notes beside that window."""
     rising = [f for f in findings if _rises(f)]
-    troughs = {t.onset_row: t for f in rising if (t := _trough(record, f)) is not None}
+    saws = [s for f in findings if f.detector == "sawtooth" and (s := teeth_of(record, f))]
+    found = (t for f in rising if (t := _trough(record, f)) is not None)
+    troughs = {t.onset_row: t for t in found if not any(s.explains(t) for s in saws)}
     notes: dict[int, str] = {}
     for f in rising:
         for t in troughs.values():

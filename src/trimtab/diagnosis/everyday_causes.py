@@ -162,11 +162,24 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         modes=("F15", "F16", "F28"),
         prior=_RARE,
         rules=(
-            *_plain(
-                "by-heart",
-                "memorised",
-                "staircase",
-                says="the training loss is far below what unseen data of the kind costs",
+            EvidenceRule(
+                "sign",
+                e.sign("by-heart", "memorised"),
+                _SURE,
+                "the training loss is far below what unseen data of the kind costs",
+            ),
+            # Steps say nothing of how low the loss is.
+            EvidenceRule(
+                "stairs",
+                e.sign("staircase"),
+                _SURE,
+                "the loss steps down at each new pass over the data, and stays there",
+            ),
+            EvidenceRule(
+                "no-sign",
+                e.no_sign("by-heart", "memorised", "staircase"),
+                _ABSENT,
+                "nothing in the log shows it",
             ),
             EvidenceRule("turned-at-once", e.turned_at_once, -5.0, _AT_ONCE),
         ),

@@ -275,7 +275,7 @@ def info_sentence(account: RunAccount) -> str:
             by_kind.setdefault(ia.incident.kind, []).append(ia.incident)
     parts = []
     for kind, incidents in by_kind.items():
-        steps = ", ".join(number(i.onset) for i in sorted(incidents, key=_place)[:3])
+        steps = ", ".join(_where(i) for i in sorted(incidents, key=_place)[:3])
         more = ", …" if len(incidents) > 3 else ""
         name = plain(kind).replace("-", " ")
         parts.append(
@@ -283,6 +283,13 @@ def info_sentence(account: RunAccount) -> str:
             f" ({axis_word(account.record)} {steps}{more})"
         )
     return " · ".join(parts)
+
+
+def _where(incident: Incident) -> str:
+    """Return where a note is; a stretch that is over from when to when."""
+    if incident.kind != "plateau" or incident.end is None:
+        return number(incident.onset)
+    return f"{number(incident.onset)} to {number(incident.end)}"
 
 
 _GIVEN_UP = "its steps were discarded by a rollback that worked"

@@ -118,6 +118,11 @@ class RunStatus:
             self.running()
 
     @property
+    def mode(self) -> Mode:
+        """The guard's, as it is."""
+        return self._mode
+
+    @property
     def in_force(self) -> tuple[str, ...]:
         """What the guard holds against the script's own settings, in words."""
         return in_force(self._state.decisions, self._state.counters.step + 1)

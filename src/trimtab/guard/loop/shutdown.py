@@ -7,6 +7,7 @@ import shlex
 import socket
 from typing import TYPE_CHECKING
 
+from trimtab.detectors.endings import place_text
 from trimtab.guard.loop.exit_status import EXIT_GIVEN_UP
 from trimtab.guard.probes.finite import unsound
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.guard.recording.run_lock import RunLock
     from trimtab.guard.recovery.executor import Recovery
     from trimtab.guard.step.run_context import RunContext
+    from trimtab.incidents import Incident
 
 __all__ = ["Shutdown"]
 
@@ -246,11 +248,10 @@ class Shutdown:
         if len(found) > reported:
             for incident in self._recovery.unreported(found):
                 self._messages.say(f"seen now that the whole run is judged: {incident.headline}")
-            reported = len(found)
         trials = self._recovery.num_trials
         tried = f"{_count(trials, 'trial')}, " if trials else ""
         counts = (
-            f"{_count(reported, 'incident')},"
+            f"{self._incidents(found)}{_earlier(reported - len(found))},"
             f" {tried}{_count(len(self._recovery.actions), 'action')}"
         )
         recorder = self._parts.recorder
@@ -261,6 +262,30 @@ class Shutdown:
             f"{_changed(self._status.unannounced)};"
             f" trimtab report {shlex.quote(str(root))}{lost}"
         )
+
+    def _incidents(self, found: Sequence[Incident]) -> str:
+        """Return how many incidents `verdict.json` names, and the gravest of them."""
+        counted = _count(len(found), "incident")
+        if not found:
+            return counted
+        worst = max(found, key=lambda i: (i.severity == "critical", i.onset))
+        place = place_text(float(worst.onset))
+        where = f"since step {place}"
+        if worst.end is not None:
+            where = f"step {place}" + f" to {place_text(float(worst.end))}" * (
+                worst.end != worst.onset
+            )
+        actions = self._recovery.actions
+        answered = any(float(str(a["step"])) >= worst.onset for a in actions)
+        # What was tried in trials and given up was not left alone.
+        acts = self._status.mode == "act" and not self._recovery.num_trials
+        alone = ", left alone" if acts and not answered else ""
+        return f"{counted} ({worst.severity}: {worst.kind.replace('-', ' ')} {where}{alone})"
+
+
+def _earlier(number: int) -> str:
+    """Return how many more were told while the run went on; empty for none."""
+    return f", {number} more told on the way (settled, or notes)" if number > 0 else ""
 
 
 def _still(told: Sequence[str]) -> str:

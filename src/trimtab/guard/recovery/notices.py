@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.values import Key
     from trimtab.incidents import Incident
     from trimtab.plan.plan import Plan
+    from trimtab.plan.policy import Policy
 
-__all__ = ["Notices", "SkipRun", "advice", "incident_entry"]
+__all__ = ["Notices", "SkipRun", "advice", "incident_entry", "within_limit"]
 
 _REPORT_EVERY_ROWS = 64
 """Fewest rows between two incidents reported at their opening."""
@@ -254,6 +255,31 @@ def _what_broke(e: UpdateDone) -> str:
     finite = math.isfinite(e.loss)
     why = f"the gradient's norm is {e.norm}" if finite else f"loss is {e.loss}"
     return why + _place_of(e, of_gradient=finite)
+
+
+def within_limit(plan: Plan, policy: Policy, *, planned: float | None, left_out: int) -> Plan:
+    """Return a plan that says, where data is to be left out, that the policy forbids so much.
+
+    Args:
+        plan: Of an incident.
+        policy: Its `max_skip_share` is the limit.
+        planned: Samples of the whole run; None: not known, and nothing is refused.
+        left_out: Samples that are left out already.
+    """
+    told = []
+    for r in plan.remedies:
+        first, last = r.values.get("first_sample"), r.values.get("last_sample")
+        why = ""
+        if r.remedy == "skip-data" and isinstance(first, float) and isinstance(last, float):
+            share = (left_out + last - first + 1) / (planned or math.inf)
+            if share > policy.max_skip_share:
+                why = (
+                    f"the policy's max_skip_share = {policy.max_skip_share:g} forbids it"
+                    f" ({share:.0%} of the planned data),"
+                    f" guard.skip_samples({first:.0f}, {last:.0f}, why=...) does it by hand"
+                )
+        told.append(replace(r, why="; ".join(filter(None, (r.why, why)))))
+    return replace(plan, remedies=tuple(told))
 
 
 def advice(plan: Plan) -> tuple[tuple[str, ...], tuple[Say, ...]]:

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     from trimtab.incidents import Incident
     from trimtab.plan.ladder import Situation
     from trimtab.plan.policy import Policy
+    from trimtab.record import RunRecord
 
 __all__ = [
     "ask",
@@ -435,7 +436,11 @@ def _look_after(
         since = max(since, r.mean - _mean(watch.losses) - moved)
     # A state far better than the older one, as the loop counts now, is not mended by that one.
     if not since <= found.limit and not found.rise < -found.limit:
-        why = f"worse after all: {_told(r, found)}, {since:+.3g} since it was left alone"
+        # Only the comparison that decides: the other one may lie within its noise.
+        against = _told(r, found)
+        if found.rise <= found.limit < since:
+            against = f"{since:+.3g} since it was left alone ({found.limit:.2g} is noise)"
+        why = f"worse after all: {against}"
         state = replace(state, watch=None, handled=state.handled - watch.keys, left_before=())
         told = decision(step, "read the fixed batches", why, no_longer=True)
         said = at_step(step, f"the fixed batches are {why}")
@@ -767,6 +772,15 @@ def _handled(state: RecoveryState, found: IncidentInRecord) -> RecoveryState:
     return replace(state, handled=state.handled | found.keys, incidents=incidents)
 
 
+def _planned_samples(record: RunRecord, step: int, final_step: int | None) -> float | None:
+    """Return the samples of the whole run at the rate so far; None where that is not known."""
+    column = record.columns.get("samples_seen")
+    if column is None or final_step is None or step < 1:
+        return None
+    rows = column.finite_rows(slice(0, record.num_rows))
+    return float(column.values[rows[-1]]) / step * final_step if len(rows) else None
+
+
 def _advise(state: RecoveryState, found: IncidentInRecord, e: IncidentFound) -> Result:
     """Report the incident, and say the first remedies of its plan."""
     record, incident, keys = found.record, found.incident, found.keys
@@ -778,6 +792,9 @@ def _advise(state: RecoveryState, found: IncidentInRecord, e: IncidentFound) -> 
     told, commands, is_new = state.notices.report(incident, diagnosis, keys, e.step)
     plan = make_plan(record, incident, diagnosis, earlier=earlier, probe=probe, trials=trials)
     plan = prefer(plan, e.worked)
+    left_out = sum(last - first + 1 for first, last in e.standing.skips)
+    planned = _planned_samples(record, e.step, state.final_step)
+    plan = notices.within_limit(plan, state.policy, planned=planned, left_out=left_out)
     headline: tuple[Say, ...] = ()
     if not is_new:  # it was reported at its opening; say again what the advice is about
         told, headline = told.headline(incident, e.step)
