@@ -44,8 +44,8 @@ def test_validation_that_leaks_into_training_is_told(share: float, seed: int) ->
     found = told(descent(seed), checked(level, seed))
     assert found == [("too-good", "val_loss", "evaluation-differs", 639.0)]
     slow = smooth(seed) * np.where(STEPS < 600, 1.02, np.where(STEPS < 640, 0.8, share))
-    (found,) = told(descent(seed), checked(slow, seed))
-    assert found[:3] == ("too-good", "val_loss", "evaluation-differs")
+    (first,) = told(descent(seed), checked(slow, seed))
+    assert first[:3] == ("too-good", "val_loss", "evaluation-differs")
 
 
 def below_from_the_start(seed: int) -> tuple[Floats, Floats]:
