@@ -16,7 +16,7 @@ from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import number
 from trimtab.trend import kendall_score
 
-__all__ = ["Standing", "standing_of"]
+__all__ = ["StandingLoss", "standing_of"]
 
 _BLOCKS, _FEWEST_ROWS = 32, 64
 _LEAST_SHARE = 0.5
@@ -34,7 +34,7 @@ _LEARNS = 3.0
 
 
 @dataclass(frozen=True)
-class Standing:
+class StandingLoss:
     """A loss that stands over the last rows of an attempt."""
 
     rows: int
@@ -57,7 +57,7 @@ class Standing:
         return f"{at} {of}: converged or stalled, they do not say"
 
 
-def standing_of(record: RunRecord) -> Standing | None:
+def standing_of(record: RunRecord) -> StandingLoss | None:
     """Return how long the loss of the newest attempt has stood; None where it moves, or has no rows.
 
     Costs a few hundred comparisons. A loss beside a reward says nothing, and is not looked at.
@@ -82,7 +82,7 @@ def standing_of(record: RunRecord) -> Standing | None:
     whole = k == 0 and _begins(record, last, rows[0], rows[-1]) and not _learns(record, last)
     if k == 0 and not whole:
         return None  # an excerpt, or learning that held-out data show
-    return Standing(int(len(loss) - edges[k]), len(loss), level, from_start=whole)
+    return StandingLoss(int(len(loss) - edges[k]), len(loss), level, from_start=whole)
 
 
 def _stands(blocks: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
