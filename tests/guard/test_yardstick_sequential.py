@@ -127,3 +127,20 @@ def test_a_comparison_with_what_is_not_finite() -> None:
     assert not compare([2.0], [math.nan], sigma=0.1, unit=3.0).worse
     with pytest.raises(ValueError, match="as many"):
         compare([1.0, 2.0], [1.0], sigma=0.1, unit=3.0)
+
+
+def test_a_single_number_is_not_taken_for_worse_because_its_highest_values_are_left_out() -> None:
+    alarmed = seen = 0
+    for seed in range(60):
+        noise = 0.01 * np.random.default_rng(seed).normal(size=50)
+        level, test = 1 + noise, PairedTest()
+        alarmed += any(
+            test.take_in(i, [x], sigma=math.inf).alarms for i, x in enumerate(level.tolist())
+        )
+        risen, test = level + np.where(np.arange(50) >= 25, 0.03, 0.0), PairedTest()
+        told = [test.take_in(i, [x], sigma=math.inf).alarms for i, x in enumerate(risen.tolist())]
+        seen += not any(told[:25]) and any(told[25:35])
+    assert (
+        alarmed <= 0.25 * 60
+    )  # nearly a half before: noise without its highest values is too small
+    assert seen >= 0.7 * 60

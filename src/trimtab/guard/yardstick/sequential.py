@@ -37,7 +37,7 @@ _FEWEST_FOR_NOISE = 6
 """Evaluations from which the run's own spread between them is known."""
 _FEW = 2.0
 """Share by which a spread of n evaluations is taken larger, times n: few show it too small."""
-_DOUBT = 1.0
+_DOUBT = 1.5
 """Evidence above which an evaluation is no reference for the next ones."""
 _MOST_KEPT = 32
 _ACCEPTED = 6
@@ -77,6 +77,9 @@ class PairedTest:
     def __init__(self) -> None:
         """Begin without a reference."""
         self._kept: list[tuple[int, tuple[float, ...]]] = []
+        self._means: list[tuple[int, float]] = []
+        """Of the newest evaluations, those in doubt among them: noise without its highest values is
+        too small."""
         self._total = 0.0
         self._over = 0
         self._newest = -1
@@ -101,9 +104,9 @@ class PairedTest:
 
     def _spread(self) -> tuple[float, bool] | None:
         """Return the spread, and whether it is the evaluations' own: most of them are not equal."""
-        means = np.array([np.mean(x) for _, x in self._kept])
-        if len(means) < _FEWEST_FOR_NOISE:
+        if len(self._kept) < _FEWEST_FOR_NOISE:
             return None
+        means = np.array([mean for _, mean in self._means])
         bends = np.diff(means, n=2)
         deviation = mad_sigma(bends, center=0.0)
         fall = math.sqrt(6.0) * (self._highest - float(np.median(means)))
@@ -124,6 +127,7 @@ class PairedTest:
         if keep_total and self._newest <= step:
             return
         self._kept = [k for k in self._kept if k[0] <= step]
+        self._means = [m for m in self._means if m[0] <= step]
         self._total, self._over, self._newest = 0.0, 0, min(self._newest, step)
 
     def restart(self, *, others: bool = False) -> None:
@@ -132,7 +136,7 @@ class PairedTest:
         Args:
             others: The batches, or what is measured on them, are others.
         """
-        self._kept, self._total, self._over = [], 0.0, 0
+        self._kept, self._means, self._total, self._over = [], [], 0.0, 0
         if others:
             self._highest = -math.inf
 
@@ -167,6 +171,8 @@ class PairedTest:
         found = RiseEvidence(self._total, rise, noise)
         # What may be worse is no reference; a level that lasts is accepted in the end.
         self._over = self._over + 1 if self._total > _DOUBT else 0
+        if self._over:
+            self._note(step, now)
         if self._over == 0:
             self._keep(step, now)
         elif self._over >= _ACCEPTED:
@@ -176,6 +182,10 @@ class PairedTest:
 
     def _keep(self, step: int, losses: tuple[float, ...]) -> None:
         self._kept = [*self._kept[-_MOST_KEPT + 1 :], (step, losses)]
+        self._note(step, losses)
+
+    def _note(self, step: int, losses: tuple[float, ...]) -> None:
+        self._means = [*self._means[-_MOST_KEPT + 1 :], (step, float(np.mean(losses)))]
 
     def _noise(self, now: tuple[float, ...], d: NDArray[np.float64], sigma: float) -> float:
         numeric = max(_NUMERIC * max(map(abs, now)), float(np.finfo(np.float64).tiny))
