@@ -654,6 +654,6 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Stage of a curriculum, or the length of its sequences: what changes is the data.",
         "stage|curriculum_stage|curriculum/stage|train/stage|training_stage|curriculum|phase|"
         "curriculum_phase|curriculum_level|curriculum/level|curriculum_seqlen|seqlen|seq_length|"
-        "sequence_length",
+        "sequence_length|seq_len|max_seq_len|max_seq_length|context_length|context_len",
     ),
 )

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from trimtab.detectors.guessing import GuessingDetector
+from trimtab.detectors.judge import judge_record
 from trimtab.testing.contract import find_all
+from trimtab.testing.curves import record_of
 
 
 def dead(*, level: float, share: float, rows: int = 300, seed: int = 0) -> dict[str, np.ndarray]:
@@ -72,3 +74,11 @@ def test_a_score_that_climbs_past_a_half_is_no_guess() -> None:
     loss = np.linspace(0.98, 0.79, rows)
     score = 0.25 + 0.28 * (1 - np.exp(-np.arange(rows) / 25.0))  # a rank correlation
     assert not find_all(GuessingDetector(), {"loss": loss, "eval_score": score})
+
+
+@pytest.mark.parametrize(("first", "told"), [(0, True), (12_510, False)])
+def test_an_excerpt_that_lies_at_a_guess_by_chance_is_no_guess(first: int, told: bool) -> None:
+    steps = first + 10.0 * np.arange(1, 301)
+    loss = math.log(27) - 0.003 + 0.03 * np.random.default_rng(1).standard_normal(300)
+    found = judge_record(record_of(steps, {"loss": loss}))
+    assert any(f.kind == "never-learns" for f in found) == told

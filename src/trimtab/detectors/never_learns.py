@@ -88,6 +88,9 @@ _MOST_GUESSED = 0.55
 _PREFERS = 0.03
 """Over a half, as a share of the pairs, from which something is learned. Ours."""
 _PREFERS_SIGMA = 4.0
+_CLEAR = (0.75, 1000.0, 64.0)
+"""Loss up to which an excerpt is told all the same, that of a guess between two; and the first step of
+one, itself and in steps between rows. Ours."""
 _FLAT_SHARE = 0.03
 _FLAT_SIGMA = 3.0
 _LEARNT_SHARE = 0.05
@@ -275,6 +278,8 @@ class NeverLearnsDetector:
             over = fell and s.num_rows >= self.min_rows and not _is_no_better(s)
             return (changed(s, told=2) if over else s), ()
         why = self._why(s, level, error)
+        if why == "chance" and _is_excerpt(s, row) and _CLEAR[0] < level < SURELY_A_GUESS:
+            why = ""  # a trained model may lie there by chance
         if not why:
             return s, ()
         s = changed(s, told=1, level=level, why=why, told_row=row.index)
@@ -413,6 +418,12 @@ def _is_exact(level: float, error: float) -> bool:
     return (
         guessed is not None and max(abs(math.log(guessed) - level), error) <= _EXACT_SHARE * level
     )
+
+
+def _is_excerpt(s: NeverLearnsState, row: RowPlace) -> bool:
+    """Whether the rows are taken out of the middle of a run, whose start would show what it learned."""
+    spacing = (row.step - s.first_step) / max(s.num_rows - 1, 1)
+    return s.first_step >= max(_CLEAR[1], _CLEAR[2] * spacing)
 
 
 def _flatness(blocks: NDArray[np.float64]) -> tuple[bool, bool, float, float]:

@@ -91,7 +91,7 @@ class RoughStartDetector:
     """Ours, as `at_once_rows`."""
     last_rows: int = 512
     at_once_rows: int = 48
-    cold_share: float = 0.5
+    cold_share: float = 0.7
     """Of its peak: a first rate above it had no warm-up. Ours."""
     least: float = 0.5
     """Nats: below it a tenth of the level is next to nothing. Ours."""

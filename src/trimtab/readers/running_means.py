@@ -35,6 +35,9 @@ _TIED = 1e-6
 """Of an epoch: rows nearer than this are the same batch, drawn again."""
 _OF_BATCHES = frozenset({"loss", "accuracy", "token_accuracy", "perplexity", "grad_norm"})
 
+_OF_INTERVALS = frozenset({"hf-trainer-state", "hf-stdout", "megatron", "trimtab"})
+"""Trainers that print the mean since their last row, whatever it looks like."""
+
 
 @dataclass(frozen=True)
 class _Epoch:
@@ -53,6 +56,8 @@ def own_values(record: RunRecord) -> RunRecord:
 
     A mean that is NaN or Inf stays so. Cost: O(rows), and nothing for rows that no epoch holds.
     """
+    if record.format in _OF_INTERVALS:
+        return record
     epochs = _epochs(record)
     if len(epochs) < MIN_EPOCHS:
         return record
@@ -124,7 +129,9 @@ def _is_mean(count: Floats, mean: Floats) -> bool | None:
     count, mean = count[fine], mean[fine]
     if len(mean) < MIN_ROWS:
         return None
-    change, share = np.abs(np.diff(mean)), np.diff(count) / count[1:]
+    # Of their level: noise that shrinks with a loss that falls by decades is no mean.
+    level = np.log(mean) if mean.min() > 0 else mean
+    change, share = np.abs(np.diff(level)), np.diff(count) / count[1:]
     early, late = count[1:] <= count[-1] / 4, count[1:] > count[-1] / 2
     if min(early.sum(), late.sum()) < _FIRST:
         return None
