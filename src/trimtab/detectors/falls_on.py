@@ -31,7 +31,7 @@ LEAST_ROWS = 24
 SIGMA = 3.0
 SLOWER = 0.25
 """All bars are ours."""
-AT_ONCE, EDGE = 20.0, 4
+AT_ONCE, EDGE = 10.0, 4
 """Times its level, and rows within which no density becomes as much sharper."""
 _OF_MEDIAN = 1.25
 
