@@ -78,7 +78,7 @@ def test_a_score_that_climbs_past_a_half_is_no_guess() -> None:
 
 @pytest.mark.parametrize(("first", "told"), [(0, True), (12_510, False)])
 def test_an_excerpt_that_lies_at_a_guess_by_chance_is_no_guess(first: int, told: bool) -> None:
-    steps = first + 10.0 * np.arange(1, 301)
+    steps = (first + 10.0 * np.arange(1, 301)).astype(np.float64)
     loss = math.log(27) - 0.003 + 0.03 * np.random.default_rng(1).standard_normal(300)
     found = judge_record(record_of(steps, {"loss": loss}))
     assert any(f.kind == "never-learns" for f in found) == told
