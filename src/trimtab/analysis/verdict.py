@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
-from trimtab.analysis.standing import standing_of
+from trimtab.analysis.standing import StandingLoss, standing_of
 from trimtab.chronicle.coverage import Coverage
 from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.detectors.reward_flat import gained
@@ -202,8 +202,9 @@ def judgement_of(
     in_nats = bool(_IN_NATS.search(plain(record.keys.get("loss", "")).lower().replace("_", " ")))
     verdict = bad_verdict(ending, open_alarm=open_alarm)
     why = "" if ending is None else ending.why
+    standing = standing_of(record)
     if verdict is None:
-        why = _too_little(record, coverage, self_test, in_nats=in_nats)
+        why = _too_little(record, coverage, self_test, standing, in_nats=in_nats)
         verdict = "not-judged" if why else "healthy"
     silent = tuple(
         sorted(
@@ -218,7 +219,6 @@ def judgement_of(
     )
     unread = {masked_text(key): count for key, count in record.unread.items()}
     ignored = _ignored(silent, unread)
-    standing = standing_of(record)
     if standing is not None and not standing.from_start:
         ignored += (standing.text,)
     return RunJudgement(
@@ -242,7 +242,12 @@ def judgement_of(
 
 
 def _too_little(
-    record: RunRecord, coverage: Coverage | None, test: SelfTest | None, *, in_nats: bool
+    record: RunRecord,
+    coverage: Coverage | None,
+    test: SelfTest | None,
+    standing: StandingLoss | None,
+    *,
+    in_nats: bool,
 ) -> str:
     """Return why the absence of alarms says too little; empty where it says enough."""
     if not record.num_rows:
@@ -275,7 +280,6 @@ def _too_little(
         return "; ".join(_missed(f, in_nats=in_nats) for f in test.failing)
     if not test.passed:
         return "no fault could be injected to test the judge"
-    standing = standing_of(record)
     return standing.text if standing is not None and standing.from_start else _unrisen(record)
 
 

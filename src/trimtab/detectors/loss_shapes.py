@@ -451,8 +451,8 @@ def _step(record: RunRecord, span: slice) -> Finding | None:
         direction="down",
         closed=True,
         text=(
-            f"loss {old:.4g} → {new:.4g} from one row to the next, flat before and behind, at the"
-            " same rate (in hindsight)"
+            f"loss {old:.4g} → {new:.4g} from one row to the next, flat before and behind"
+            f"{', at the same rate' if 'lr' in record.columns else ''} (in hindsight)"
         ),
     )
 
