@@ -198,7 +198,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
                 "sign",
                 e.sign("too-low", "drop"),
                 _SURE,
-                "the loss came down within few rows, at the same rate",
+                "the loss came down within few rows, and the log shows no cut of the rate",
             ),
             EvidenceRule("turned-at-once", e.turned_at_once, _SURE, _AT_ONCE),
             EvidenceRule(
