@@ -12,6 +12,7 @@ __all__ = [
     "TRAINING_SETS",
     "is_length",
     "is_mean_score",
+    "is_setting",
     "join_held_out",
     "said_by_words",
 ]
@@ -155,6 +156,38 @@ def is_length(text: str) -> bool:
     """
     named = frozenset(_words_of(text))
     return bool(named & _LENGTH) and named - _LENGTH <= _MEAN | _OVER | _EPISODE
+
+
+_SETTINGS = _set(
+    "alpha augment augmentation augmentations beta bits coef coeff coefficient crop curriculum cutmix "
+    "difficulty discount dropout gamma horizon image img jitter lam lambda level margin mask masked "
+    "masking mix mixing mixture mixup negatives num objective phase prob probability queue ratio res "
+    "resolution schedule size smoothing stage tau temp temperature unfrozen use version views weight "
+    "weighting weights window"
+)
+_OF_NO_SETTING = HELD_OUT_SETS | _set(
+    "acc accuracy alarm alarms anomalies attempt attempts bad batches clipped cpu crash crashes dead "
+    "dropped effective entropy episode episodes epoch epochs error errors eta fail failed failures "
+    "free gpu gpus grad gradient gradients inf iter iteration iterations iters lr max mean mem memory "
+    "min nan nans nodes non nonfinite norm norms oom overflow overflows ranks rate reset resets "
+    "restart restarts resume resumes retries retry rollback rollbacks run runs sample samples scale "
+    "skip skipped speed spikes std step steps throughput time tokens update updates util var workers"
+)
+"""What is measured or counted: a restart that is counted is none that the loss is made with."""
+
+
+def is_setting(text: str) -> bool:
+    """Whether a normalised key may be a setting that the loss is made with, and no known signal.
+
+    A word says so (`weight`, `smoothing`, `size`), and none says that it is measured. Whether it is
+    held and changed as settings are, only its values tell.
+
+    Example:
+        >>> [is_setting(k) for k in ("label smoothing", "lambda kl", "weight norm", "nan ratio")]
+        [True, True, False, False]
+    """
+    named = frozenset(_words_of(text))
+    return bool(named & _SETTINGS) and named.isdisjoint(_OF_NO_SETTING)
 
 
 _OF_NO_REWARD = _OF_NO_OUTPUT | _set(

@@ -1,11 +1,18 @@
-"""Whether values rise or fall in their order: Kendall's test, which asks for no shape and no noise."""
+"""What a series does, without a model of its noise.
+
+Whether values rise or fall in their order (Kendall's test), and where one that is held is changed.
+"""
 
 import math
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["kendall_score"]
+__all__ = ["changes_of_held", "kendall_score"]
+
+_MOST_CHANGES = 8
+_LEAST_HELD = 8
+"""Values in a row. Both are ours: what changes more often is measured, not set."""
 
 
 def kendall_score(values: NDArray[np.float64]) -> float:
@@ -29,3 +36,23 @@ def kendall_score(values: NDArray[np.float64]) -> float:
     n = len(values)
     s = float(np.sign(np.subtract.outer(values, values))[np.tril_indices(n, -1)].sum())
     return math.copysign(max(abs(s) - 1, 0), s) / math.sqrt(n * (n - 1) * (2 * n + 5) / 18)
+
+
+def changes_of_held(values: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return where a value that is held is changed, as a setting is; nothing for what is measured.
+
+    Args:
+        values: float64 [n], those that are logged. NaN is no setting: nothing is returned.
+
+    Returns:
+        int64 [k], each the place of a first new value; 8 at most, and each value before it was held
+        for 8 rows or more. Costs n.
+
+    Example:
+        >>> changes_of_held(np.repeat([0.0, 0.1, 0.2], 10)), changes_of_held(np.arange(30.0))
+        (array([10, 20]), array([], dtype=int64))
+    """
+    at = np.flatnonzero(np.diff(values) != 0) + 1
+    held = np.diff(at, prepend=0)
+    is_set = len(at) <= _MOST_CHANGES and bool((held >= _LEAST_HELD).all())
+    return at if is_set and bool(np.isfinite(values).all()) else at[:0]

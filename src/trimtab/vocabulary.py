@@ -538,6 +538,13 @@ SIGNALS: tuple[Signal, ...] = (
         doc="Largest momentum in force, read from an optimizer such as SGD where it changes.",
     ),
     Signal(
+        name="stated_setting",
+        unit="as logged",
+        bad="none",
+        doc="A setting that the log states under a name of its own: a weight of the loss, a "
+        "temperature, a size of the data. Where it changes, the loss is made of something else.",
+    ),
+    Signal(
         name="clip_limit",
         unit="1",
         bad="none",

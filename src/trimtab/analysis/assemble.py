@@ -24,7 +24,7 @@ from trimtab.chronicle.journal import Event, read_journal
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.judge import Judge
-from trimtab.detectors.offline import all_findings
+from trimtab.detectors.offline import all_findings, as_judged
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.diagnosis.causes import CAUSES
 from trimtab.diagnosis.config_signs import ConfigSign
@@ -129,7 +129,10 @@ def make_account(
     )
     incidents = [ia.incident for ia in told]
     told = [_as_dismissed(_as_it_went_on(record, ia, incidents), dismissed) for ia in told]
-    tested = Deferred(lambda: tester.run(record, judge, findings, states))
+    logged = record
+    tested = Deferred(
+        lambda: tester.run(as_judged(logged) if hindsight else logged, judge, findings, states)
+    )
     if grows or keeps_tester:  # each look of one that grows injects a few more
         tested()
     told.sort(key=lambda a: (-severity_rank(a.incident.severity), -a.incident.onset_row))

@@ -12,7 +12,8 @@ lowest
 
 What rose from its first rows on has come down to nothing, and is none of these; nor are losses of
 an agent, of nets against each other, or under a weight that is warmed up. Told in hindsight, once
-for each attempt, where no other alarm on a rise of the loss lies behind the lowest point.
+for each attempt, where no other alarm on a rise of the loss lies behind the lowest point. Terms of
+a loss whose total nobody logs (`box_loss`, `cls_loss`) are judged one by one.
 
 Blind to a climb that is younger than a seventh of the run. Source of the test: Kendall, A new
 measure of rank correlation, Biometrika 30 (1938). The bars are ours.
@@ -26,8 +27,10 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.readers.tags import signal_of_tag
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
+from trimtab.text import signal_label
 from trimtab.trend import kendall_score
 
 __all__ = ["with_climbs"]
@@ -50,41 +53,51 @@ SIGN_SHARE = 0.25
 """Of the rows, at which a loss changes its sign. As in `risen`."""
 NO_DESCENT = ("reward", "policy_loss", "generator_loss", "discriminator_loss")
 """Beside these the loss is none that falls as the model learns."""
+MAX_PARTS = 64
 RISES = ("spike", "unrecovered-spike", "shift", "drift", "divergence", "non-finite")
 
 
 def with_climbs(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding, ...]:
     """Return the findings, with the climbs that none of them tells."""
-    column = record.columns.get("loss")
-    if column is None or any(name in record.columns for name in NO_DESCENT):
+    if "loss" not in record.columns or any(name in record.columns for name in NO_DESCENT):
         return tuple(findings)
     found = list(findings)
     last = {f.key: f for f in findings}  # a later telling replaces those before it
-    for index in range(len(record.attempts)):
-        span = record.rows_of(index)
-        rows = column.finite_rows(span)
-        climb = _climb(record, rows, column.values[rows]) if len(rows) >= BARS[-1][0] else None
-        if climb is not None and not any(_tells(f, climb, span) for f in last.values()):
-            found = [_beside(f, climb, span) for f in found] + [climb]
+    for signal in ("loss", *_terms(record)):
+        column = record.columns[signal]
+        for index in range(len(record.attempts)):
+            span = record.rows_of(index)
+            rows = column.finite_rows(span)
+            few = len(rows) < BARS[-1][0]
+            climb = None if few else _climb(record, signal, rows, column.values[rows])
+            if climb is not None and not any(_tells(f, climb, span) for f in last.values()):
+                found = [_beside(f, climb, span) for f in found] + [climb]
     return tuple(found)
+
+
+def _terms(record: RunRecord) -> list[str]:
+    """Return the terms of a loss whose total nobody logs: one of them stands in for it."""
+    if signal_of_tag(record.keys.get("loss", "loss")) == "loss":
+        return []
+    return sorted(name for name in record.columns if name.startswith("loss/"))[:MAX_PARTS]
 
 
 def _beside(f: Finding, climb: Finding, span: slice) -> Finding:
     """Return a stall that is the way up itself as a note."""
-    stalls = f.kind == "plateau" and f.signal == "loss" and f.severity != "info"
+    stalls = f.kind == "plateau" and f.signal == climb.signal and f.severity != "info"
     if not stalls or not span.start <= f.onset_row < span.stop or f.row < climb.onset_row:
         return f
     return replace(f, severity="info", text=f.text + "; in fact it rises")
 
 
 def _tells(f: Finding, climb: Finding, span: slice) -> bool:
-    rises = f.kind in RISES and f.signal == "loss" and f.direction != "down"
+    rises = f.kind in RISES and f.signal == climb.signal and f.direction != "down"
     lasts = f.end_row is None or f.kind in ("drift", "divergence")
     here = span.start <= f.onset_row < span.stop
     return rises and lasts and here and f.severity != "info" and f.row >= climb.onset_row
 
 
-def _climb(record: RunRecord, rows: Rows, loss: Floats) -> Finding | None:
+def _climb(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Finding | None:
     if np.mean(np.diff(np.signbit(loss))) >= SIGN_SHARE or _is_warmed_up(record, rows):
         return None
     size = 1 if len(loss) <= FEW else len(loss) // POINTS
@@ -120,7 +133,7 @@ def _climb(record: RunRecord, rows: Rows, loss: Floats) -> Finding | None:
         record,
         detector="came-up",
         kind="divergence" if grave else "drift",
-        signal="loss",
+        signal=signal,
         severity="critical" if grave else "warning",
         row=int(rows[-1]),
         onset_row=int(rows[onset]),
@@ -129,7 +142,7 @@ def _climb(record: RunRecord, rows: Rows, loss: Floats) -> Finding | None:
         expected=low,
         score=min(99.0, rise / max(noise, 1e-12)),
         closed=False,
-        text=f"loss {low:.4g} → {level:.4g}: it has risen ever since its lowest, for {since}",
+        text=f"{signal_label(signal)} {low:.4g} → {level:.4g}: it has risen ever since its lowest, for {since}",
     )
 
 

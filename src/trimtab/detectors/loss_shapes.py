@@ -464,12 +464,15 @@ def _row_noise(y: Floats) -> float:
 
 
 def _stage_changed(record: RunRecord, first: int, last: int) -> bool:
-    """Whether a logged stage of a curriculum changes within these rows."""
-    stage = record.columns.get("stage")
-    values = (
-        np.zeros(0) if stage is None else stage.values[stage.finite_rows(slice(first, last + 1))]
-    )
-    return len(values) > 1 and bool(np.ptp(values))
+    """Whether a logged stage of a curriculum, or a setting of the log's own, changes here."""
+    for name in ("stage", "stated_setting"):
+        column = record.columns.get(name)
+        if column is None:
+            continue
+        rows = column.finite_rows(slice(first, last + 1))
+        if len(rows) > 1 and np.ptp(column.values[rows]):
+            return True
+    return False
 
 
 def _validation_shares(record: RunRecord, rows: Rows, at: int, left: float) -> bool:

@@ -24,6 +24,7 @@ from trimtab.detectors.loss_shapes import (
 )
 from trimtab.detectors.lost_signals import lost_signal_findings
 from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.one_level import Levelled, at_one_level
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.ranks import rank_findings
@@ -44,7 +45,7 @@ from trimtab.record import RunRecord
 from trimtab.text import plain
 from trimtab.vocabulary import Severity, canonical
 
-__all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings", "settling_rows"]
+__all__ = ["HINDSIGHT", "LOSS_SHAPES", "all_findings", "as_judged", "settling_rows"]
 
 HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     excerpt_findings,
@@ -95,6 +96,22 @@ against the 30 rows after them. Chosen on half of the repositories of the labele
 SETTLING_SHARE = 8
 """A short log, whose windows are short, settles by an eighth of its rows. Chosen on everyday seeds
 0-1."""
+
+
+def as_judged(record: RunRecord) -> RunRecord:
+    """Return a record as it is judged in hindsight: at one scale and one level."""
+    return _judged(record, Sensitivity())[0]
+
+
+def _judged(
+    record: RunRecord, moved: Sensitivity
+) -> tuple[RunRecord, tuple[Rescaled | Levelled, ...]]:
+    rescaled, steps = tuple[Rescaled, ...](), tuple[Levelled, ...]()
+    if at_one_scale.__name__ not in moved.off:
+        record, rescaled = at_one_scale(record)
+    if at_one_level.__name__ not in moved.off:
+        record, steps = at_one_level(record)
+    return record, (*steps, *rescaled)
 
 
 def settling_rows(num_rows: int) -> int:
@@ -152,9 +169,9 @@ def all_findings(
     """
     moved = sensitivity or Sensitivity()
     judge = moved.judge() if judge is None else judge
-    logged, rescaled = record, tuple[Rescaled, ...]()
-    if hindsight and at_one_scale.__name__ not in moved.off:
-        record, rescaled = at_one_scale(logged)
+    logged, changes = record, tuple[Rescaled | Levelled, ...]()
+    if hindsight:
+        record, changes = _judged(logged, moved)
     findings = judge_record(record, judge, before=before, so_far=so_far)
     findings = tuple(_of_named_part(record, f) for f in findings)
     no_distance = no_distances(record)
@@ -186,6 +203,6 @@ def all_findings(
         found = tuple(
             replace(f, in_hindsight=True) if f.detector == "came-up" else f for f in climbs
         )
-    for change in rescaled:
+    for change in changes:
         found = (*map(change.told, found), replace(change.finding(logged), in_hindsight=True))
     return found

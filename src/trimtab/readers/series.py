@@ -15,7 +15,8 @@ from trimtab.errors import ReadError
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.part_losses import BROKEN_PARTS, Watched, watch_parts
 from trimtab.readers.spread import gather, spread_groups
-from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag
+from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting, stated_setting
+from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag, terms_of
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import unit_scale
 
@@ -43,8 +44,9 @@ class Start:
 
 
 def is_wanted_tag(tag: str) -> bool:
-    """Whether a tag names a signal or might be a training loss."""
-    return signal_of_tag(tag) is not None or might_be_loss(tag) or set_of_tag(tag) is not None
+    """Whether a tag names a signal, might be a training loss, or may state a setting."""
+    known = signal_of_tag(tag) is not None or might_be_loss(tag) or set_of_tag(tag) is not None
+    return known or may_state_setting(tag)
 
 
 def record_of_series(
@@ -79,6 +81,10 @@ def record_of_series(
             f"{source}: no known signal; looked for a loss, reward, grad norm and others, found "
             f"{names}; log one under such a name"
         )
+    taken = set(chosen.values())
+    others = {t: s.value for t, s in series.items() if t not in taken and signal_of_tag(t) is None}
+    if (setting := stated_setting(others)) is not None:
+        chosen[STATED_SETTING] = setting
     signals = {name: _scaled(name, tag, series[tag]) for name, tag in chosen.items()}
     lead = signals.get("loss") or max(signals.values(), key=lambda s: len(s.step))
     watched: tuple[str, ...] = ()
@@ -109,15 +115,16 @@ def _parts(
 ) -> Watched:
     """Return what of other losses is told, of those that are logged at the steps of the loss."""
     every = np.ones(len(lead.step), dtype=np.bool_)
+    terms = terms_of(chosen)
     parts = {
         tag: Column(s.value, every)
         for tag, s in series.items()
-        if tag not in chosen.values()
+        if (tag in terms or tag not in chosen.values())
         and signal_of_tag(tag) is None
         and might_be_loss(tag)
         and np.array_equal(s.step, lead.step)
     }
-    return watch_parts(chosen["loss"], Column(lead.value, every), parts, notes)
+    return watch_parts(chosen["loss"], Column(lead.value, every), parts, notes, judged=terms)
 
 
 def _gathered(series: Mapping[str, TagSeries]) -> tuple[Mapping[str, TagSeries], list[str]]:

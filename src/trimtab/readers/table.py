@@ -45,6 +45,7 @@ from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repea
 from trimtab.readers.rank_values import RANK_FACT, RankColumns, part_ranks
 from trimtab.readers.runs_in_file import RUN_WORDS, RUNS_NOTE, runs_by_name
 from trimtab.readers.spread import gather, spread_groups
+from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting, stated_setting
 from trimtab.readers.table_axis import (
     counting,
     find_table_axis,
@@ -60,6 +61,7 @@ from trimtab.readers.tags import (
     sets_of,
     signal_of_tag,
     stand_in_rank,
+    terms_of,
     trained_beside,
     validation_beside,
 )
@@ -115,6 +117,7 @@ _OF_NO_AXIS = frozenset(
         "maybe-monitor",
         "maybe-score",
         "maybe-rate",
+        "maybe-setting",
     }
 )
 _OF_NO_USE_ALONE = frozenset(
@@ -127,6 +130,7 @@ _OF_NO_USE_ALONE = frozenset(
         "maybe-monitor",
         "maybe-score",
         "maybe-rate",
+        "maybe-setting",
         "count",
         "maybe-gan",
     }
@@ -163,7 +167,7 @@ class _Cells:
     (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
     rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
     maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
-    (beside an episode), maybe-rate (by its values) or nothing."""
+    (beside an episode), maybe-rate and maybe-setting (by their values) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -208,6 +212,13 @@ def _plain_numbers(column: Sequence[object], *, finite: bool) -> NDArray[np.floa
     except (ValueError, OverflowError):  # missing, 12/294 ...; an integer of more than 308 digits
         return None
     return None if finite and not np.isfinite(numbers).all() else numbers
+
+
+def _spells_number(value: object) -> bool:
+    try:
+        return parse_number(value) is not None
+    except BadNumberError:
+        return False
 
 
 def _names_a_run(value: str, names: Mapping[str, int]) -> bool:
@@ -274,7 +285,9 @@ def _role(key: str) -> str:
     if _may_stand_in(key):
         return "maybe-loss"
     beside = trained_beside(key)
-    return "maybe-held-out" if beside and _may_stand_in(beside) else "nothing"
+    if beside and _may_stand_in(beside):
+        return "maybe-held-out"
+    return "maybe-setting" if may_state_setting(key) else "nothing"
 
 
 def _is_monitor(columns: Mapping[str, Column]) -> bool:
@@ -432,7 +445,7 @@ class LogTable:
             if key in self._cells:
                 self._cells[key].num_unread += _num_numbers((value,))
             return
-        if role == "split" and (isinstance(value, str) or signal_of_tag(key) is None):
+        if role == "split" and not (signal_of_tag(key) and _spells_number(value)):
             if isinstance(value, str) and is_held_out(value.replace("_", " ")):
                 self._held_out.append(row)
             return
@@ -573,7 +586,7 @@ class LogTable:
             stand_in = [k for k in columns if self._stands_in(k)]
             # Only without a loss by name: a part of the loss must not stand beside the whole.
             if stand_in:
-                stand_in.sort(key=lambda k: (*stand_in_rank(k)[:3], is_of_critic(k), len(k)))
+                stand_in.sort(key=lambda k: (*stand_in_rank(k)[:3], is_of_critic(k), len(k), k))
                 found["loss"] = stand_in[:1]
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
@@ -585,6 +598,9 @@ class LogTable:
                 if self._cells[k].role == "maybe-rate" and are_rates(c.logged())
             ]
             found |= {"lr": rates[:1]} if rates else {}
+        settings = (k for k in columns if self._cells[k].role == "maybe-setting")
+        if (changed := stated_setting({k: columns[k].logged() for k in settings})) is not None:
+            found[STATED_SETTING] = [changed]
         if "reward" not in found and "loss" not in found and _is_monitor(columns):
             found["reward"] = ["r"]
             self.notes.append(
@@ -654,12 +670,13 @@ class LogTable:
                 signals[name], keys[name] = columns[key], key
         if keys.get("value_loss") in named.values() and "value_loss" not in named:
             del signals["value_loss"], keys["value_loss"]
+        told = {*named.values(), *terms_of(keys)}
         parts = {
             k: c
             for k, c in losses.items()
-            if k != keys["loss"] and (k in named.values() or k not in keys.values())
+            if k != keys["loss"] and (k in told or k not in keys.values())
         }
-        found = watch_parts(keys["loss"], signals["loss"], parts, self.notes, judged=named.values())
+        found = watch_parts(keys["loss"], signals["loss"], parts, self.notes, judged=told)
         self._watched = found.keys
         if found.broken is not None:
             signals[BROKEN_PARTS], keys[BROKEN_PARTS] = found.broken

@@ -33,6 +33,7 @@ __all__ = [
     "signal_of_tag",
     "stand_in_rank",
     "tag_of_file",
+    "terms_of",
 ]
 
 _VALIDATION = re.compile(rf"(?:{'|'.join(sorted(HELD_OUT_SETS))})(?:\d*)$")
@@ -263,6 +264,67 @@ _PART_KEY = re.compile(
     r"|(?P<front>[\w.-]+(?: [\w.-]+)?) loss)"
 )
 """How a part of a total loss is called, normalised: `loss_digit`, `depth_loss`."""
+_TERMS = frozenset(
+    [
+        "bbox",
+        "bce",
+        "box",
+        "ce",
+        "class",
+        "cls",
+        "dfl",
+        "dice",
+        "focal",
+        "giou",
+        "head",
+        "huber",
+        "iou",
+        "itc",
+        "itm",
+        "l1",
+        "mae",
+        "mask",
+        "mel",
+        "mlm",
+        "mse",
+        "nll",
+        "obj",
+        "objectness",
+        "regression",
+        "roi",
+        "rpn",
+        "seg",
+        "xent",
+    ]
+)
+"""Words of terms that fall as the model learns, where they stand beside each other."""
+_NOT_FALLING = frozenset(
+    [
+        "actor",
+        "adv",
+        "adversarial",
+        "critic",
+        "d",
+        "disc",
+        "discriminator",
+        "fake",
+        "g",
+        "gan",
+        "gen",
+        "generator",
+        "pg",
+        "pi",
+        "policy",
+        "q",
+        "real",
+        "surrogate",
+        "td",
+        "v",
+        "value",
+        "vf",
+    ]
+)
+"""Words of losses of nets against each other, and of an agent."""
 _NO_PART = frozenset(
     [
         "cur",
@@ -380,18 +442,44 @@ def parts_of(tags: Iterable[str], whole: str) -> dict[str, str]:
         {'loss/depth': 'depth_loss', 'loss/digit': 'loss_digit'}
     """
     if signal_of_tag(whole) != "loss":
-        return {}
+        return _terms_beside(tags, whole)
     named: dict[str, str] = {}
     for tag in tags:
-        found = _PART_KEY.fullmatch(normalise(tag)) if len(tag) <= _LONGEST_SET_KEY else None
-        if found is None or tag == whole or signal_of_tag(tag) or set_of_tag(tag):
+        name = _name_of_part(tag)
+        if not name or tag == whole or signal_of_tag(tag) or set_of_tag(tag):
             continue
-        name = found["behind"] or found["front"]
-        words = {w.rstrip("0123456789") or w for w in _words(name)}
-        known = not words.isdisjoint(_NO_SET | _NO_PART) or any(map(_VALIDATION.match, words))
-        if words and not known and not all(w.isdigit() for w in words):
+        if _part_words(name).isdisjoint(_NO_SET | _NO_PART):
             named.setdefault(f"loss/{name.replace(' ', '_')}", tag)
     return dict(sorted(named.items())[:_MOST_SETS]) if len(named) >= _LEAST_SETS else {}
+
+
+def _terms_beside(tags: Iterable[str], first: str) -> dict[str, str]:
+    """Return `loss/TERM` -> tag, of the terms beside one that stands in for a total nobody logs.
+
+    Nothing beside losses of nets against each other, or of an agent: those need not fall.
+    """
+    named = {tag: name for tag in {*tags, first} if (name := _name_of_part(tag))}
+    if first not in named or any(_part_words(n) & _NOT_FALLING for n in named.values()):
+        return {}
+    terms = {
+        f"loss/{name.replace(' ', '_')}": tag
+        for tag, name in sorted(named.items())
+        if tag != first and _part_words(name).isdisjoint((_NO_SET - _TERMS) | _NO_PART)
+    }
+    return dict(sorted(terms.items())[:_MOST_SETS])
+
+
+def _name_of_part(tag: str) -> str:
+    """Return what a key calls a part of a loss, "" where it names none, or a held-out one."""
+    found = _PART_KEY.fullmatch(normalise(tag)) if len(tag) <= _LONGEST_SET_KEY else None
+    name = found["behind"] or found["front"] if found is not None else ""
+    words = _part_words(name)
+    held_out = any(map(_VALIDATION.match, words))
+    return "" if held_out or all(w.isdigit() for w in words) else name
+
+
+def _part_words(name: str) -> set[str]:
+    return {w.rstrip("0123456789") or w for w in _words(name)}
 
 
 def set_of_tag(tag: str) -> str | None:
@@ -549,8 +637,13 @@ def held_out_merit(key: str, values: NDArray[np.float64]) -> tuple[bool, bool, b
     return bool(sets), bool(len(finite) and np.ptp(finite) > 0), sets != [] and "test" not in sets
 
 
-def stand_in_rank(tag: str) -> tuple[bool, int, int, int]:
-    """Return a sort key for tags that might be a loss.
+def terms_of(keys: Mapping[str, str]) -> list[str]:
+    """Return the keys of the parts of a loss among those of all signals."""
+    return [key for name, key in keys.items() if name.startswith("loss/")]
+
+
+def stand_in_rank(tag: str) -> tuple[bool, int, int, int, str]:
+    """Return a sort key for tags that might be a loss; it does not rest on their order.
 
     Train and total first, those of a policy behind them, then those of a critic, whose targets
     move; an entropy last of all: it is a bonus.
@@ -564,7 +657,7 @@ def stand_in_rank(tag: str) -> tuple[bool, int, int, int]:
     place = next((i for i, holds in enumerate(order) if holds), len(order))
     of_critic = not _OF_CRITIC.isdisjoint(words)
     of_agent = 2 if of_critic else int(not _NO_DISTANCE.isdisjoint(words))
-    return is_of_entropy(tag), place, of_agent, len(tag)
+    return is_of_entropy(tag), place, of_agent, len(tag), tag
 
 
 def is_of_an_agent(key: str) -> bool:

@@ -27,6 +27,7 @@ from trimtab.readers.freetext.keys import (
     without_trailing,
     written_as_rate,
 )
+from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
 from trimtab.said_by_words import is_length
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
 
@@ -257,12 +258,15 @@ class _LineParse:
                 self._add(field)
             elif explicit and key in _GAN_PAIR:
                 self.letters.setdefault(key, i)
-            elif len(key) > 1 and (explicit or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")):
+            elif len(key) > 1 and (
+                explicit or _FRACTION_OF_WORD.fullmatch(f"{key} {token}") or may_state_setting(key)
+            ):
                 name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
                 self.unread.setdefault(name, i)
         self._take_total()
         self._take_pair()
         self._take_score()
+        self._take_settings()
         return tuple(self.result)
 
     def _take_pair(self) -> None:
@@ -291,6 +295,12 @@ class _LineParse:
         score = min(scores, key=lambda k: scores[k], default=None)
         if score is not None:
             self._add(Field("signal", score, "reward", self.unread.pop(score), 1.0, 2))
+
+    def _take_settings(self) -> None:
+        """Read keys beside a signal that may be settings as such; their values tell which are."""
+        if any(f.kind == "signal" for f in self.result):
+            for key in [k for k in self.unread if may_state_setting(k)]:
+                self._add(Field("signal", key, STATED_SETTING, self.unread.pop(key), 1.0, 9))
 
     def _take_total(self) -> None:
         """Read `total` beside at least two parts of a loss as the loss, where no other is named."""

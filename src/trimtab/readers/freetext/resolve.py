@@ -29,7 +29,8 @@ from trimtab.readers.part_losses import (
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
-from trimtab.readers.tags import held_out_merit, parts_of
+from trimtab.readers.stated_settings import STATED_SETTING, stated_setting
+from trimtab.readers.tags import held_out_merit, parts_of, terms_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import alias_place
@@ -221,7 +222,11 @@ class _Draft:
     def _take_signals(self) -> None:
         """Take the surest, then fullest, column of each signal on the main lines."""
         best: dict[str, tuple[tuple[int, ...], Field, Column]] = {}
+        settings: dict[str, Column] = {}
         for field, column in self.rows.of_kind("signal"):
+            if field.name == STATED_SETTING:
+                settings[field.key] = column
+                continue
             if field.name == "loss" and field.key != self.key:
                 continue
             merit = (*_merit(field, column), -alias_place(field.key))
@@ -240,13 +245,19 @@ class _Draft:
                     self.signals["eval_score"], self.keys["eval_score"] = column, field.key
                 continue
             self.signals[name], self.keys[name] = column, field.key
+        changed = stated_setting({k: c.logged() for k, c in settings.items()})
+        if changed is not None:
+            self.signals[STATED_SETTING], self.keys[STATED_SETTING] = settings[changed], changed
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
         if self.name == "loss":
             columns |= self._losses_nearby(columns)
         for name, key in parts_of(columns, self.key).items():
             self.signals[name], self.keys[name] = columns[key], key
+        terms = terms_of(self.keys)
         parts = {
-            k: c for k, c in columns.items() if k not in self.keys.values() and not names_mean(k)
+            k: c
+            for k, c in columns.items()
+            if k in terms or (k not in self.keys.values() and not names_mean(k))
         }
         named = named_parts(columns)
         for name, key in named.items():
@@ -258,7 +269,12 @@ class _Draft:
             return
         known = True if is_whole(self.key) else None
         found = watch_parts(
-            self.key, columns[self.key], parts, self.notes, is_whole=known, judged=named.values()
+            self.key,
+            columns[self.key],
+            parts,
+            self.notes,
+            is_whole=known,
+            judged={*named.values(), *terms},
         )
         self.watched = found.keys
         if found.broken is not None:
@@ -293,7 +309,7 @@ class _Draft:
             f
             for s in self.others
             for f in s.fields
-            if f.kind == "signal" and f.name not in self.signals and f.name != "loss"
+            if f.kind == "signal" and f.name not in (*self.signals, STATED_SETTING, "loss")
         ]
         steps, lines = self.position.place, self.rows.lines
         added: list[tuple[int, float, str, float]] = []

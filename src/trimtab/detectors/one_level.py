@@ -1,0 +1,168 @@
+"""A loss that is made of something else from some row on: judged at one level, in hindsight.
+
+Where a setting that the log states under a name of its own is changed (a weight of the loss, a
+temperature, smoothing, a size of the data), or the batch grows, the loss may step, up or down, and
+stays there: what it measures is another thing, and no update did it. With medians of up to `ROWS`
+rows on both sides of the change, of loss, gradient norm and validation each by itself,
+
+    |after - before| > `ERRORS` standard errors
+
+the rows from there on are judged divided by after / before (less the difference where the signal
+may be 0 or negative). A rise that begins later, or goes on, is judged as anywhere, from the level
+that the change left. Each step is told as a note with the setting in it.
+
+Blind to a fault that sets in with the same row and stands still from the first rows on.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import Column, RunRecord
+from trimtab.signals.derived import perplexity, step_std
+from trimtab.signals.robust import difference_sigma, median
+from trimtab.text import plain, signal_label
+from trimtab.trend import changes_of_held
+
+__all__ = ["Levelled", "at_one_level"]
+
+Floats = NDArray[np.float64]
+
+SETTINGS = ("stated_setting", "batch_size")
+SIGNALS = ("loss", "grad_norm", "val_loss")
+DERIVED: tuple[tuple[str, Callable[[Column], Column]], ...] = (
+    ("perplexity", perplexity),
+    ("loss_step_std", step_std),
+)
+ROWS, FEWEST_BEFORE = 16, 4
+ERRORS = 4.0
+"""Standard errors of a median, from which a step is one. All of these are ours."""
+_OF_MEDIAN = 1.25
+_NUMERIC = 1e-9
+
+
+@dataclass(frozen=True)
+class _Change:
+    setting: str
+    """As the log calls it."""
+    old: float
+    new: float
+
+
+@dataclass(frozen=True)
+class Levelled:
+    """One step of one signal, from a row to the end of the attempt."""
+
+    signal: str
+    row: int
+    end_row: int
+    before: float
+    after: float
+    change: _Change
+    ratio: bool
+    """Divided out; else the difference is taken away."""
+
+    def out_of(self, values: Floats) -> Floats:
+        """Return values without the step."""
+        if self.ratio:
+            return values * (self.before / self.after)
+        return values - (self.after - self.before)
+
+    def back_into(self, value: float) -> float:
+        """Return a value as it was logged."""
+        if self.ratio:
+            return value * (self.after / self.before)
+        return value + (self.after - self.before)
+
+    def told(self, f: Finding) -> Finding:
+        """Return a finding on levelled rows with the values that were logged."""
+        if f.signal != self.signal or not self.row <= f.onset_row < self.end_row:
+            return f
+        return replace(f, value=self.back_into(f.value), expected=self.back_into(f.expected))
+
+    def finding(self, record: RunRecord) -> Finding:
+        """Return the note that says so."""
+        c = self.change
+        return finding_at(
+            record,
+            detector="one-level",
+            kind="setting-jump",
+            signal=self.signal,
+            severity="info",
+            row=self.row,
+            onset_row=self.row,
+            value=self.after,
+            expected=self.before,
+            score=6.0,
+            direction="up" if self.after > self.before else "down",
+            closed=True,
+            text=(
+                f"{signal_label(self.signal)} {self.before:.4g} → {self.after:.4g} where"
+                f" {plain(c.setting, limit=40)} goes from {c.old:g} to {c.new:g}: it is made of"
+                " something else from there on, and is judged from the new level"
+            ),
+        )
+
+
+def at_one_level(record: RunRecord) -> tuple[RunRecord, tuple[Levelled, ...]]:
+    """Return the record with steps at changes of stated settings taken out, and those steps."""
+    if not any(name in record.columns for name in SETTINGS):
+        return record, ()
+    steps = [
+        step
+        for i in range(len(record.attempts))
+        for signal in SIGNALS
+        if signal in record.columns
+        for step in _steps(record, signal, record.rows_of(i))
+    ]
+    if not steps:
+        return record, ()
+    columns = dict(record.columns)
+    for s in steps:
+        values = columns[s.signal].values.copy()
+        values[s.row : s.end_row] = s.out_of(values[s.row : s.end_row])
+        columns[s.signal] = Column(values, columns[s.signal].present)
+    # Those that nobody logged follow from the loss.
+    for name, derive in DERIVED:
+        if name in columns and name not in record.keys:
+            columns[name] = derive(columns["loss"])
+    return replace(record, columns=columns), tuple(steps)
+
+
+def _steps(record: RunRecord, signal: str, span: slice) -> Sequence[Levelled]:
+    changes = dict(sorted(c for name in SETTINGS for c in _changes(record, name, span).items()))
+    column = record.columns[signal]
+    found: list[Levelled] = []
+    places = [span.start, *changes, span.stop]
+    for begun, row, end in zip(places, places[1:], places[2:], strict=False):
+        old = column.values[column.finite_rows(slice(begun, row))][-ROWS:]
+        new = column.values[column.finite_rows(slice(row, end))][:ROWS]
+        if len(old) < FEWEST_BEFORE or not len(new):
+            continue
+        before, after = median(old), median(new)
+        noise = max(difference_sigma(np.diff(old)), _NUMERIC * abs(before))
+        error = _OF_MEDIAN * noise * math.sqrt(1 / len(old) + 1 / len(new))
+        if abs(after - before) > ERRORS * error:
+            ratio = bool(column.values[column.finite_rows(span)].min() > 0)
+            found.append(Levelled(signal, row, span.stop, before, after, changes[row], ratio))
+    return found
+
+
+def _changes(record: RunRecord, name: str, span: slice) -> dict[int, _Change]:
+    """Return the rows of an attempt at which a setting is changed; of the batch, where it grows."""
+    if name not in record.columns:
+        return {}
+    column = record.columns[name]
+    rows = column.finite_rows(span)
+    values = column.values[rows]
+    key = record.keys.get(name, name)
+    return {
+        int(rows[at]): _Change(key, float(values[at - 1]), float(values[at]))
+        for at in changes_of_held(values)
+        if name != "batch_size" or values[at] > values[at - 1]
+    }
