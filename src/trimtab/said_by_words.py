@@ -9,6 +9,7 @@ import re
 
 __all__ = [
     "HELD_OUT_SETS",
+    "LOSS_FUNCTIONS",
     "TRAINING_SETS",
     "is_length",
     "is_mean_score",
@@ -29,6 +30,8 @@ HELD_OUT_SETS = _set(
     "val valid vali validation vld va eval evaluation test testing tst te dev heldout holdout unseen"
 )
 """Words for data that nothing is learned from, as `normalise` gives them."""
+LOSS_FUNCTIONS = _set("bce crossentropy deviance mae mse msle nll rmse rmsle xent")
+"""Words for what a loss is counted with, which may be all that it is called by."""
 TRAINING_SETS = _set("train training trn tr")
 _HELD_OUT = re.compile(r"(?<![a-z])(h[eo]ld)[ _-]out(?![a-z])")
 _SETS, _TRAIN = HELD_OUT_SETS, TRAINING_SETS
@@ -160,7 +163,7 @@ def is_length(text: str) -> bool:
 
 _SETTINGS = _set(
     "alpha augment augmentation augmentations beta bits coef coeff coefficient crop curriculum cutmix "
-    "difficulty discount dropout gamma horizon image img jitter lam lambda level margin mask masked "
+    "difficulty discount dropout eps epsilon gamma horizon image img jitter lam lambda level margin mask masked "
     "masking mix mixing mixture mixup negatives num objective phase prob probability queue ratio res "
     "resolution schedule size smoothing stage tau temp temperature unfrozen use version views weight "
     "weighting weights window"
@@ -186,8 +189,9 @@ def is_setting(text: str) -> bool:
         >>> [is_setting(k) for k in ("label smoothing", "lambda kl", "weight norm", "nan ratio")]
         [True, True, False, False]
     """
-    named = frozenset(_words_of(text))
-    return bool(named & _SETTINGS) and named.isdisjoint(_OF_NO_SETTING)
+    words = _words_of(text)
+    says = not _SETTINGS.isdisjoint(words) or words[:1] == ["p"]  # the probability of something
+    return says and _OF_NO_SETTING.isdisjoint(words)
 
 
 _OF_NO_REWARD = _OF_NO_OUTPUT | _set(

@@ -47,3 +47,29 @@ def test_a_term_that_is_no_number_is_told(tmp_path: Path) -> None:
     lost = np.where(T > 60, np.nan, 0.0)
     found = analyze(_write(tmp_path / "nan.csv", reverse=False, cls=lost))
     assert found.verdict in ("incident", "ended-badly")
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_term_that_is_switched_off_is_not_taken_for_the_loss(
+    tmp_path: Path, reverse: bool
+) -> None:
+    values = 3.0 + 2 * np.exp(-T / 25) - 0.001 * T
+    path = _write(tmp_path / "off.csv", reverse=reverse, box=-values)
+    lines = path.read_text().splitlines()
+    at = lines[0].split(",").index("train/box_loss")
+    rows = [line.split(",") for line in lines[1:]]
+    for row in rows:
+        row[at] = "0"
+    path.write_text("\n".join([lines[0], *map(",".join, rows)]) + "\n")
+    found = analyze(path)
+    assert found.runs[0].record.keys["loss"] != "train/box_loss"
+    assert found.verdict == "healthy"
+
+
+def test_a_loss_of_zero_throughout_beside_a_fall_of_nothing_is_no_fault_of_ours(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "zero.csv"
+    rows = [f"{i + 1},0,{4 - 0.02 * i:.4f}" for i in range(60)]
+    path.write_text("\n".join(["epoch,train/box_loss,val/box_loss", *rows]) + "\n")
+    assert analyze(path).verdict != "healthy"

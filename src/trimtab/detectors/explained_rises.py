@@ -87,7 +87,7 @@ OF_TARGETS = 10.0
 """Times its level, that a loss with the return may come to. Ours."""
 ERRORS = 3.0
 """Standard errors by which the level of a part rises by chance."""
-_NUMERIC = 1e-6
+_NUMERIC, _LEAST_NOISE = 1e-6, 1e-12
 
 
 @dataclass(frozen=True)
@@ -416,6 +416,7 @@ class _Moved:
         self.known = min(len(self.old), len(self.new)) >= 4 and not lost
         if self.known:
             scatter = mad_sigma(np.diff(self.old)) / math.sqrt(2)
-            self.noise = max(scatter, _NUMERIC * float(np.abs(self.old).max()))
+            # A signal may stand at 0 for good.
+            self.noise = max(scatter, _NUMERIC * float(np.abs(self.old).max()), _LEAST_NOISE)
             rows_each = math.sqrt(1 / len(self.old) + 1 / len(self.new))
             self.errors = (median(self.new) - median(self.old)) / (1.25 * self.noise * rows_each)

@@ -33,13 +33,13 @@ __all__ = ["Levelled", "at_one_level"]
 
 Floats = NDArray[np.float64]
 
-SETTINGS = ("stated_setting", "batch_size")
+SETTINGS = ("stated_setting", "kl_weight", "batch_size")
 SIGNALS = ("loss", "grad_norm", "val_loss")
 DERIVED: tuple[tuple[str, Callable[[Column], Column]], ...] = (
     ("perplexity", perplexity),
     ("loss_step_std", step_std),
 )
-ROWS, FEWEST_BEFORE = 16, 4
+ROWS, FEWEST_BEFORE, NEAR = 16, 4, 2
 ERRORS = 4.0
 """Standard errors of a median, from which a step is one. All of these are ours."""
 _OF_MEDIAN = 1.25
@@ -80,10 +80,16 @@ class Levelled:
         return value + (self.after - self.before)
 
     def told(self, f: Finding) -> Finding:
-        """Return a finding on levelled rows with the values that were logged."""
+        """Return a finding on levelled rows with the values that were logged.
+
+        A rise that begins with the change and wears off is what the model has to learn anew.
+        """
         if f.signal != self.signal or not self.row <= f.onset_row < self.end_row:
             return f
-        return replace(f, value=self.back_into(f.value), expected=self.back_into(f.expected))
+        f = replace(f, value=self.back_into(f.value), expected=self.back_into(f.expected))
+        if f.kind != "spike" or f.severity == "info" or f.onset_row > self.row + NEAR:
+            return f
+        return replace(f, severity="info", text=f"{f.text}; it sets in where the setting changes")
 
     def finding(self, record: RunRecord) -> Finding:
         """Return the note that says so."""

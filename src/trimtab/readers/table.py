@@ -61,6 +61,7 @@ from trimtab.readers.tags import (
     sets_of,
     signal_of_tag,
     stand_in_rank,
+    stands_still,
     terms_of,
     trained_beside,
     validation_beside,
@@ -586,7 +587,15 @@ class LogTable:
             stand_in = [k for k in columns if self._stands_in(k)]
             # Only without a loss by name: a part of the loss must not stand beside the whole.
             if stand_in:
-                stand_in.sort(key=lambda k: (*stand_in_rank(k)[:3], is_of_critic(k), len(k), k))
+                stand_in.sort(
+                    key=lambda k: (
+                        *stand_in_rank(k)[:3],
+                        is_of_critic(k),
+                        stands_still(columns[k].logged()),
+                        len(k),
+                        k,
+                    )
+                )
                 found["loss"] = stand_in[:1]
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"

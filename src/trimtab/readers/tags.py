@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from trimtab.readers.given_columns import AXES, given_meaning
 from trimtab.record import HELD_OUT
-from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS
+from trimtab.said_by_words import HELD_OUT_SETS, LOSS_FUNCTIONS, TRAINING_SETS
 from trimtab.vocabulary import canonical, normalise
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "sets_of",
     "signal_of_tag",
     "stand_in_rank",
+    "stands_still",
     "tag_of_file",
     "terms_of",
 ]
@@ -537,7 +538,7 @@ def might_be_loss(tag: str) -> bool:
     words = _words(key if "loss" in key.lower() else tag)
     if _is_no_series(tag) or any(_VALIDATION.match(w) or w in _NOT_A_TRAIN_LOSS for w in words):
         return False
-    return any("loss" in w for w in words) or "nll" in words
+    return any("loss" in w for w in words) or not LOSS_FUNCTIONS.isdisjoint(words)
 
 
 def validation_beside(loss: str, keys: Iterable[str]) -> list[str]:
@@ -584,7 +585,10 @@ def choose_tags(
             found.setdefault(name, []).append(tag)
     notes: list[str] = []
     if "loss" not in found:
-        stand_ins = sorted((t for t in values if might_be_loss(t)), key=stand_in_rank)
+        stand_ins = sorted(
+            (t for t in values if might_be_loss(t)),
+            key=lambda t: (*stand_in_rank(t)[:3], stands_still(values[t]), stand_in_rank(t)),
+        )
         if stand_ins:
             found["loss"] = stand_ins[:1]
             notes.append(f"no tag is called a training loss; {stand_ins[0]!r} is taken for it")
@@ -658,6 +662,11 @@ def stand_in_rank(tag: str) -> tuple[bool, int, int, int, str]:
     of_critic = not _OF_CRITIC.isdisjoint(words)
     of_agent = 2 if of_critic else int(not _NO_DISTANCE.isdisjoint(words))
     return is_of_entropy(tag), place, of_agent, len(tag), tag
+
+
+def stands_still(values: NDArray[np.float64]) -> bool:
+    """Whether values are one number throughout: that of a term which is switched off."""
+    return len(values) > 1 and bool((values == values[0]).all())
 
 
 def is_of_an_agent(key: str) -> bool:

@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.record import Column
-from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS, is_mean_score, join_held_out
+from trimtab.said_by_words import (
+    HELD_OUT_SETS,
+    LOSS_FUNCTIONS,
+    TRAINING_SETS,
+    is_mean_score,
+    join_held_out,
+)
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
 __all__ = [
@@ -233,22 +239,16 @@ _MEANS = frozenset(["avg", "mean", "average", "averaged", "avr", "running", "smo
 """Words of values that are means over records before this one."""
 _STAND_INS = frozenset(
     [
-        "nll",
-        "xent",
+        *LOSS_FUNCTIONS,
         "cross_entropy",
-        "crossentropy",
         "ce",
-        "bce",
         "cost",
         "objective",
+        "obj",
         "elbo",
         "bpc",
         "bpb",
-        "mse",
         "perplexity_loss",
-        "rmse",
-        "mae",
-        "deviance",
         "error",
     ]
 )

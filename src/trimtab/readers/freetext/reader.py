@@ -34,7 +34,7 @@ __all__ = ["MOST_KEYS", "TextReader"]
 
 _ANY_LOSS = (
     rb"(?i)(?:loss|nll|xent|cross.?entropy|cost|\btrl|objective|gnorm|grad.?norm|learning.rate|\blr"
-    rb"|perplexity|\bppl|rmse|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr_?[dg]\b|\bscore at iteration\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?"
+    rb"|perplexity|\bppl|rmse|\bmsle|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr_?[dg]\b|\bscore at iteration\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?"
     rb"(?:\d|nan|inf)|\b(?:train|trn|tr|learn)["
     rb" :=\t]{1,9}\d*\.\d"
     rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon|error|acc(?:uracy)?)[ :=\t]{1,9}"
