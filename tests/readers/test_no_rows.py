@@ -20,6 +20,17 @@ def test_a_job_that_died_before_its_first_row_is_told_by_its_crash(tmp_path: Pat
         trimtab.read(path)
 
 
+def test_a_job_that_died_after_one_bar_is_told_by_its_crash(tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+    path.write_text(
+        "loading, the loss is cross entropy of 2 classes\n  1%|          | 2/187 [00:09<14:50]\nTraceback (most recent call last):\n"
+        '  File "train.py", line 8, in <module>\n    main()\n'
+        "AssertionError: Torch not compiled with CUDA enabled\n"
+    )
+    with pytest.raises(ReadError, match=r"no r\w+ of training, and its end .*: AssertionError"):
+        trimtab.read(path)
+
+
 def test_rewards_beside_a_counter_are_a_record(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     path = tmp_path / "ppo.txt"

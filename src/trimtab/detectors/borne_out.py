@@ -14,7 +14,7 @@ A climb in the first rows of a run is held against the noise of the rows after i
 there. Only shifts: a divergence and a drift are told from many blocks already. A rise within the
 span of a divergence is part of that climb, and the rows before it are no level to compare with.
 A divergence that was still moving when it was told, and then stands on one level to the end, says
-how long.
+how long. Overfitting of which validation has come back, to within a quarter of its rise, is over.
 """
 
 from collections.abc import Sequence
@@ -41,6 +41,8 @@ STANDS_ROWS = 128
 """Fewest rows behind a climb that show a level, cut into eight. Ours."""
 STANDS_SHARE = 0.15
 """Of the climb, by which the level may move over them. Ours."""
+LAST_CHECKS, LEFT_OVER = 3, 0.25
+"""Validations that show where it ends, and what may be left of a rise. Ours."""
 CLIMB_ROWS = 32
 """Of a rough start, which say how high it was; it may wear off over the rows after them. Ours."""
 
@@ -53,8 +55,21 @@ def as_borne_out(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
         if (_is_shift(f) and not _climbs_on(f, climbs) and not _holds(record, f))
         or (f.detector.startswith("rough-start-") and not _is_rough(record, f))
         else _as_it_stands(record, f)
+        if not _comes_back(record, f)
+        else replace(f, severity="info", text=f"{f.text}; that is over")
         for f in findings
     )
+
+
+def _comes_back(record: RunRecord, f: Finding) -> bool:
+    """Whether validation that had turned ends about where it was lowest."""
+    if f.detector != "overfitting" or f.severity == "info" or f.signal not in record.columns:
+        return False
+    column = record.columns[f.signal]
+    values = column.values[column.finite_rows(record.rows_of(int(record.attempt[f.onset_row])))]
+    last = values[-LAST_CHECKS:]
+    most = f.expected + LEFT_OVER * (f.value - f.expected)
+    return len(last) == LAST_CHECKS and float(np.median(last)) <= most
 
 
 def _as_it_stands(record: RunRecord, f: Finding) -> Finding:

@@ -358,7 +358,8 @@ def _lone(record: RunRecord, span: slice) -> Iterator[Finding]:
                 detector="few-rows-lone",
                 kind="spike",
                 signal=signal,
-                severity="warning",
+                # One evaluation that is high, and back in the next, asks nobody to act.
+                severity="info" if signal == "val_loss" and end - first == 1 else "warning",
                 row=int(rows[end]),
                 onset_row=int(rows[first]),
                 peak_row=int(rows[peak]),

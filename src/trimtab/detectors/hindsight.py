@@ -38,7 +38,7 @@ Source of the extrapolation: Gumbel, Statistics of Extremes (1958), chapter 6.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -71,6 +71,8 @@ JOINT_SIGMA = 6.0
 """Enough where two signals say so at the same rows."""
 PAST_ROWS = 8
 TOWER_FACTOR = 2.0
+MANY_LONE = 5
+"""Odd batches, each over in the next row, that are the data of a run: notes. Ours."""
 COMMON_BURSTS = 3
 COMMON_SHARE = 0.01
 """Bursts, or bursts a row, that a run may have before such a height is usual for it."""
@@ -162,12 +164,22 @@ def hindsight_findings(record: RunRecord, *, bar: float = 1.0) -> tuple[Finding,
         for signal, (rows, found) in bursts.items():
             rule = _RULES[signal]
             other = next((v for k, v in bursts.items() if k != signal), None)
+            told: list[tuple[_Burst, str]] = []
             for burst in found:
                 lasts = _lasts(burst, rule, bar)
                 if lasts or _towers(burst, rule, bar) or _joint(rows, burst, other, bar):
-                    kind = rule.lasting_kind if lasts else rule.kind
-                    findings.append(_finding(record, signal, kind, rows, burst))
+                    told.append((burst, rule.lasting_kind if lasts else rule.kind))
+            lone = sum(_is_lone(b) for b, _ in told)
+            for burst, kind in told:
+                f = _finding(record, signal, kind, rows, burst)
+                if lone >= MANY_LONE and _is_lone(burst) and not rule.ratio_alone:
+                    f = replace(f, severity="info", text=f"{f.text}; one of {lone} such rows")
+                findings.append(f)
     return tuple(findings)
+
+
+def _is_lone(b: _Burst) -> bool:
+    return b.first == b.last and b.tail_rows <= 1
 
 
 def _spans(record: RunRecord) -> list[tuple[slice, slice]]:

@@ -153,12 +153,9 @@ def find_reader(path: Path) -> Reader:
     known = name_of_binary(sample.raw) if sample.is_binary else ""
     if known:
         raise ReadError.of_no_log(f"{path}: {known}")
-    told = None if sample.is_binary else classify(read_tail(path))
-    if told is not None:  # a job that died before its first row
-        raise ReadError.of_no_log(
-            f"{path}: no row of training, and its end tells of a crash ({told.crash_class}):"
-            f" {masked_text(plain(told.line, limit=200))}; to act: {told.who_must_act}: {told.do}"
-        )
+    died = None if sample.is_binary else _died_before(path, "row")
+    if died is not None:
+        raise died
     what = "binary data of no known format" if sample.is_binary else "no records that can be read"
     keys = () if sample.is_binary else _keys_with_numbers(sample.lines)
     way_out = "" if sample.is_binary else f"; {NAME_IT}"
@@ -492,9 +489,24 @@ def _read_members(members: Iterator[Member], source: str) -> Iterator[RunRecord]
         )
 
 
+def _died_before(path: Path, what: str) -> ReadError | None:
+    """Return what is to be said of a job that died before its first rows; None: it did not."""
+    told = classify(read_tail(path))
+    if told is None:
+        return None
+    return ReadError.of_no_log(
+        f"{path}: no {what} of training, and its end tells of a crash ({told.crash_class}):"
+        f" {masked_text(plain(told.line, limit=200))}; to act: {told.who_must_act}: {told.do}"
+    )
+
+
 def _read_text(reader: Reader, path: Path) -> RunRecord:
     """Read a file; text that only looks like a known trainer's is read as unknown text."""
-    record = _read_lines(reader, path)
+    try:
+        record = _read_lines(reader, path)
+    except ReadError as error:
+        died = _died_before(path, "record") if error.is_something_else else None
+        raise died or error from None
     if record.format in _FORMATS_OF_TEXT:
         return replace(record, tail=read_tail(path))
     if isinstance(reader, (JsonlReader, CsvReader)):
