@@ -87,6 +87,15 @@ def test_other_labels_or_another_loss_lead_before_a_rate_that_did_not_change(
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_a_row_that_is_a_mean_of_both_sides_and_no_norm_do_not_hide_it(seed: int) -> None:
+    log = stepped(seed, 15, 4)
+    del log["grad_norm"]
+    log["loss"][AT] = 0.8 * log["loss"][AT - 1] + 0.2 * log["loss"][AT]
+    (found,) = causes(**log)
+    assert found[0] == "own-doing"
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_a_loss_that_climbs_or_whose_weights_broke_is_still_the_rates(seed: int) -> None:
     broken = stepped(seed, 6, 300)
     climbs = stepped(seed, 6, 3)

@@ -37,6 +37,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
         modes=("F04", "F05", "F07", "F12", "F13", "F23", "F24", "F27"),
         prior=0.144,
         rules=(
+            EvidenceRule(
+                "stepped-up",
+                e.stepped_up,
+                -1.5,
+                "one row took it to {f.stepped_up:.3g} x its level, and it climbed no further",
+            ),
             EvidenceRule("clipped-hard", e.clipped_hard, 1.4, say.CLIPPED),
             EvidenceRule("recurs-sooner", e.recurs_sooner, 0.5, say.SOONER),
             EvidenceRule("other-data", e.failed_on_other_data, 0.6, say.OTHER_DATA),

@@ -204,7 +204,7 @@ NONFINITE: tuple[CauseEntry, ...] = (
             EvidenceRule(
                 "stepped-up",
                 e.stepped_up,
-                3.0,
+                4.0,
                 "one row took the loss to {f.stepped_up:.3g} x its level, nothing spoke before, and"
                 " it went on from there: other labels are asked for, or the loss is another",
             ),

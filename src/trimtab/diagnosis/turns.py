@@ -4,7 +4,7 @@
   the end it does not come back. Who overfits goes up over several evaluations.
 * **training leaves its course there**: in the interval of that rise, or in the one behind it, the
   training loss falls many times as fast as before, or steps in one row as it never did.
-* **the loss steps up**: one row takes it to many times its level, and from there it stands or falls.
+* **the loss steps up**: one row, or two of means, takes it to many times its level, and from there it stands or falls.
   A run that diverges climbs, and goes on from its first high row.
 """
 
@@ -39,7 +39,7 @@ _STEP_SIGMA = 10.0
 _STEP_ROWS, _SHAPE_ROWS, _QUIET_ROWS = 48, 24, 64
 _LEAST_STEP = 4.0
 """Times its level, that one row takes a loss to."""
-_FIRST_SHARE = 0.75
+_FIRST_SHARE = 0.7
 """Of the highest loss of the next rows, that the first of them has."""
 _CLIMBS = 1.15
 """Times the level behind a step, above which it climbs on."""
@@ -100,6 +100,8 @@ def stepped_up(record: RunRecord, before: Sequence[Span], during: Span) -> float
     loss = finite_values(record, "loss", during[0], during[1])
     if len(quiet) < _SHAPE_ROWS or len(loss) < _STEP_ROWS or min(quiet.min(), loss.min()) <= 0:
         return None
+    # A row that is a mean may hold steps from both sides of it.
+    loss = loss[1:] if loss[1] > loss[0] else loss
     level, first = median(quiet[-_SHAPE_ROWS:]), float(loss[0])
     later, end = median(loss[_NEAR_ROWS:_SHAPE_ROWS]), median(loss[-_SHAPE_ROWS:])
     highest = float(loss.max())
