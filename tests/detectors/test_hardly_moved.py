@@ -33,6 +33,14 @@ def test_hardly_moved_of_a_loss_that_stays_while_norms_die_away() -> None:
     assert told(loss, DIES) == [("never-learns", "chance-from-start")]
 
 
+def test_hardly_moved_of_a_loss_that_was_broken_after_some_steps() -> None:
+    """A rate too high: it was lower for some rows, leapt, and stands above its first row."""
+    loss = np.where(ROW < 8, 2.3 - 0.03 * ROW, 2.38) + noise(0.02, 3)
+    loss[8] = 20.0
+    norm = np.where(ROW < 5, 0.4, np.where(ROW < 10, 6.0, 0.15)) * np.exp(noise(0.1, 1))
+    assert ("never-learns", "chance-from-start") in told(loss, norm)
+
+
 @pytest.mark.parametrize(
     ("loss", "norm"),
     [

@@ -8,6 +8,9 @@ of the rows, and norms g of the first rows and of that half:
 
     |s - e| <= `MOVED_SHARE` s,   the half is flat to `FLAT_SHARE`,   median g_first / g >= `DIED`
 
+Where e lies above s, by `WORSE` or more, the highest of the first `EARLY_ROWS` norms is held
+against g: a rate too high breaks a model within some steps, not in the first one.
+
 Looks at whole attempts that begin with their first rows, of a loss that is positive: in hindsight
 only. Blind where no gradient norm is logged, and to a loss that came to rest a little lower.
 """
@@ -26,6 +29,8 @@ FIRST_ROWS = 3
 MOVED_SHARE = 0.05
 FLAT_SHARE = 0.02
 DIED = 5.0
+EARLY_ROWS = 16
+WORSE = 1.01
 LEAST = 0.5
 """Nats: below it a share of the level is next to nothing, as of `rough_start`. All ours."""
 
@@ -52,6 +57,8 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
     half, last = len(rows) // 2, 3 * len(rows) // 4
     first, level = float(losses[0]), median(losses[half:])
     before, now = median(norms[:FIRST_ROWS]), median(norms[len(norms) // 2 :])
+    if level >= WORSE * first:
+        before = float(norms[:EARLY_ROWS].max())
     moved = abs(median(losses[half:last]) - median(losses[last:]))
     if losses.min() < 0 or level < LEAST or abs(first - level) > MOVED_SHARE * first:
         return None
