@@ -210,8 +210,8 @@ def judgement_of(
         sorted(
             name
             for name in logged - judged_signals - _DERIVED
-            # Each data set's loss is judged by `data_sets`, each rank by `ranks`.
-            if not (name.startswith(("loss/", "val_loss/")) or is_of_rank(name))
+            # Judged by `data_sets`, `layers_apart` and `ranks`.
+            if not (name.startswith(("loss/", "val_loss/", "grad_norm/")) or is_of_rank(name))
             # Without a judge it is not known what it reads.
             and judged_signals
             and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")

@@ -16,6 +16,7 @@ from trimtab.detectors.hardly_moved import hardly_moved_findings
 from trimtab.detectors.held_out_drop import held_out_drop_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgedSoFar, JudgeState, judge_record
+from trimtab.detectors.layers_apart import layer_findings
 from trimtab.detectors.learned_by_heart import as_text
 from trimtab.detectors.loss_shapes import (
     flat_window_findings,
@@ -40,6 +41,7 @@ from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, r
 from trimtab.detectors.swells import swell_findings
 from trimtab.detectors.troughs import as_troughs
 from trimtab.detectors.unmoved import unmoved_findings
+from trimtab.detectors.worse_parts import worse_part_findings
 from trimtab.readers.rank_values import names_rank
 from trimtab.record import RunRecord
 from trimtab.text import plain
@@ -59,6 +61,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     sensor_findings,
     silence_findings,
     lost_signal_findings,
+    layer_findings,
     set_findings,
     rank_findings,
     swell_findings,
@@ -72,6 +75,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     round_findings,
     runaway_findings,
     reward_flat_findings,
+    worse_part_findings,
 )
 """Rules that need later rows, or the whole record, besides `hindsight_findings`."""
 
@@ -87,6 +91,7 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     sawtooth_findings,
     staircase_findings,
     round_findings,
+    worse_part_findings,
 )
 """Rules that take the loss for a distance to what is learned."""
 

@@ -49,7 +49,11 @@ def sensor_findings(record: RunRecord) -> tuple[Finding, ...]:
     if record.format == "trimtab":
         return ()
     for name, column in record.columns.items():
-        if name in _BY_EVENT or name.startswith(("loss/", "val_loss/")) or is_of_rank(name):
+        if (
+            name in _BY_EVENT
+            or name.startswith(("loss/", "val_loss/", "grad_norm/"))
+            or is_of_rank(name)
+        ):
             continue
         if name in _DERIVED and name not in record.keys:
             continue

@@ -357,9 +357,10 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             "never-learns-gradient",
             "zero-grad-norm",
             "no-gradient",
+            "layer-no-gradient",
             "unmoved",
             "few-rows-same-evaluation",
-            says="nothing moves the weights: gradients of exactly 0, or losses that repeat",
+            says="nothing moves weights: gradients of exactly 0, or losses that repeat",
         ),
         look_alikes=("rate-at-zero", "not-wired"),
         test="print the gradient norm of each parameter after one backward pass",
@@ -417,6 +418,20 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         look_alikes=("no-gradient", "uniform-output", "updates-too-small"),
         test="train on one batch alone: a model that is wired comes near 0 within 200 steps",
         remedies=("check-first-batch", "lower-lr"),
+        go_back="never",
+    ),
+    CauseEntry(
+        id="part-not-trained",
+        title=(
+            "one part of the loss is not trained: its head is not in the optimizer, its labels are"
+            " wrong, or its weight is too small"
+        ),
+        modes=("F36",),
+        prior=_RARE,
+        rules=_plain("worse-part", says="one part is worse than at the start, the total falls"),
+        look_alikes=("one-data-set", "no-gradient"),
+        test="compare the parameters that this part's loss reaches with those of the optimizer",
+        remedies=("check-first-batch", "restore-settings"),
         go_back="never",
     ),
     CauseEntry(

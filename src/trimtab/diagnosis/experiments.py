@@ -88,11 +88,16 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         id="one-batch",
         text=(
             "train on one batch alone for 200 steps: no weight moves means no gradient, a loss that"
-            " stays means labels or inputs, one that comes near 0 means rate or data"
+            " stays means labels or inputs (one part of it: that part's head), one that comes near"
+            " 0 means rate or data"
         ),
         cost="200 steps of one batch",
         otherwise="the loss comes near 0",
-        predicts={"no-gradient": "no weight moves", "chance-from-start": "the loss stays"},
+        predicts={
+            "no-gradient": "no weight moves",
+            "chance-from-start": "the loss stays",
+            "part-not-trained": "one part stays",
+        },
     ),
     Experiment(
         id="first-forward",

@@ -86,7 +86,9 @@ def metrics_text(
         found["trimtab_rows"].append(({}, record.num_loss_rows))
         if record.num_rows:
             found["trimtab_step"].append(({}, float(record.step[-1])))
-        for name, column in sorted(record.columns.items())[:_MOST_SIGNALS]:
+        # Signals of the whole go before those of layers and data sets, of which there may be hundreds.
+        order = sorted(record.columns, key=lambda n: ("/" in n, n))
+        for name, column in ((n, record.columns[n]) for n in order[:_MOST_SIGNALS]):
             rows = np.flatnonzero(column.present)
             if len(rows):
                 value = float(column.values[rows[-1]])

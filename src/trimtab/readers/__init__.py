@@ -66,6 +66,7 @@ from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.hf_stdout import HfStdoutReader
 from trimtab.readers.json_document import JsonDocumentReader, names_of_columns
 from trimtab.readers.jsonl import JsonlReader
+from trimtab.readers.layer_norms import with_layer_norms
 from trimtab.readers.megatron import MegatronReader
 from trimtab.readers.mlflow import is_mlflow_run, read_mlflow_run
 from trimtab.readers.mllog import MllogReader
@@ -356,7 +357,7 @@ def _read_safely(run: RunFiles) -> Iterator[tuple[str, RunRecord | ReadError]]:
     for choice in run.choices:
         try:
             for record in _read_one(choice, str(choice[0]) if len(choice) == 1 else source):
-                found = named_by_others(record)
+                found = with_layer_norms(named_by_others(record))
                 yield found.source if "#" in found.source else source, found
             return
         except ReadError as error:

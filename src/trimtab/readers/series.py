@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
+from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.part_losses import BROKEN_PARTS, Watched, watch_parts
 from trimtab.readers.spread import gather, spread_groups
@@ -44,9 +45,9 @@ class Start:
 
 
 def is_wanted_tag(tag: str) -> bool:
-    """Whether a tag names a signal, might be a training loss, or may state a setting."""
+    """Whether a tag names a signal or a layer's norm, might be a loss, or may state a setting."""
     known = signal_of_tag(tag) is not None or might_be_loss(tag) or set_of_tag(tag) is not None
-    return known or may_state_setting(tag)
+    return known or may_state_setting(tag) or layer_of_tag(tag) is not None
 
 
 def record_of_series(
@@ -85,6 +86,7 @@ def record_of_series(
     others = {t: s.value for t, s in series.items() if t not in taken and signal_of_tag(t) is None}
     if (setting := stated_setting(others)) is not None:
         chosen[STATED_SETTING] = setting
+    chosen |= layers_of(t for t, s in series.items() if len(s.step))
     signals = {name: _scaled(name, tag, series[tag]) for name, tag in chosen.items()}
     lead = signals.get("loss") or max(signals.values(), key=lambda s: len(s.step))
     watched: tuple[str, ...] = ()

@@ -29,6 +29,7 @@ from trimtab.readers.freetext.keys import (
     score_place,
 )
 from trimtab.readers.given_columns import given_meaning
+from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
@@ -109,6 +110,7 @@ _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _OF_NO_AXIS = frozenset(
     {
         "nothing",
+        "layer",
         "signal",
         "domain",
         "data-set",
@@ -124,6 +126,7 @@ _OF_NO_AXIS = frozenset(
 _OF_NO_USE_ALONE = frozenset(
     {
         "nothing",
+        "layer",
         "split",
         "run",
         "inner",
@@ -165,7 +168,7 @@ class BadValue:
 class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
-    (the loss of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
+    (the loss of one of several), layer (the gradient norm of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
     rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
     maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
     (beside an episode), maybe-rate and maybe-setting (by their values) or nothing."""
@@ -273,6 +276,8 @@ def _role(key: str) -> str:
         return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
     if set_of_tag(key) is not None:
         return "data-set"
+    if layer_of_tag(key) is not None:
+        return "layer"
     if may_count(key):
         return "count"
     if score_place(key) is not None:
@@ -650,6 +655,10 @@ class LogTable:
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
         self._watch_parts(columns, signals, keys)
+        if signals:
+            norms = (k for k in columns if self._cells[k].role == "layer")
+            for of_layer, key in layers_of(norms).items():
+                signals[of_layer], keys[of_layer] = columns[key], key
         return signals, keys
 
     def _pair_up(self, columns: Mapping[str, Column]) -> None:

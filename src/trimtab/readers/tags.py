@@ -25,6 +25,7 @@ __all__ = [
     "held_out_merit",
     "is_of_an_agent",
     "is_of_entropy",
+    "is_of_nets",
     "is_validation_word",
     "might_be_loss",
     "parts_of",
@@ -92,6 +93,8 @@ _OF_ALL = frozenset(
     ]
 )
 """Words around a gradient norm that leave it the norm of all gradients before clipping."""
+_NUMBERED_LAYER = re.compile(r"norms?/\d+$", re.IGNORECASE)
+"""`grad_norm/0` is that of a layer, `grad_2.0_norm` that of the whole."""
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
@@ -509,6 +512,8 @@ def set_of_tag(tag: str) -> str | None:
 def _is_grad_norm(tag: str) -> bool:
     """Whether words say that a tag is the norm of all gradients, as `train/total_gradient_norm`."""
     words = set(_words(tag))
+    if _NUMBERED_LAYER.search(tag):
+        return False
     joined = words & {"gradnorm", "gnorm"}
     named = bool(joined) or (not words.isdisjoint(_GRADIENT) and not words.isdisjoint(_NORM))
     return named and (words - joined) <= (_GRADIENT | _NORM | _OF_ALL)
@@ -677,6 +682,16 @@ def is_of_an_agent(key: str) -> bool:
         (True, False)
     """
     return not _OF_AN_AGENT.isdisjoint(_words(key))
+
+
+def is_of_nets(keys: Iterable[str]) -> bool:
+    """Whether one of some keys names a net of several against each other, or of an agent.
+
+    Example:
+        >>> is_of_nets(["loss_digit", "loss_disc"]), is_of_nets(["loss_digit", "loss_parity"])
+        (True, False)
+    """
+    return any(not _NOT_FALLING.isdisjoint(_part_words(key)) for key in keys)
 
 
 def is_of_entropy(key: str) -> bool:

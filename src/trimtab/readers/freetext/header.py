@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from trimtab.readers.freetext.key_values import Field, to_number
 from trimtab.readers.freetext.keys import Meaning, meaning
+from trimtab.readers.layer_norms import layers_of
 from trimtab.vocabulary import normalise
 
 __all__ = ["Header", "read_header"]
@@ -128,7 +129,11 @@ def _fields(cells: list[str], extra: Mapping[str, Meaning | None]) -> tuple[Fiel
         found = extra[key] if key in extra else _SHORT.get(cell) or meaning(key)
         if found is not None and all(f.key != key for f in fields):
             fields.append(Field(found.kind, key, found.name, i, 1.0, found.doubt))
-    return tuple(fields)
+    others = {f.index for f in fields if f.name != "grad_norm"}
+    free = {normalise(c): i for i, c in enumerate(cells) if i not in others}
+    layers = layers_of(free)
+    kept = [f for f in fields if f.key not in layers.values()]
+    return *kept, *(Field("signal", key, name, free[key], 1.0, 2) for name, key in layers.items())
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -9,7 +9,7 @@ a name may count the records (`[120/5000]`, `12: ...`).
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from trimtab.readers.freetext.keys import (
@@ -27,6 +27,7 @@ from trimtab.readers.freetext.keys import (
     without_trailing,
     written_as_rate,
 )
+from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
 from trimtab.said_by_words import is_length
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
@@ -259,13 +260,17 @@ class _LineParse:
             elif explicit and key in _GAN_PAIR:
                 self.letters.setdefault(key, i)
             elif len(key) > 1 and (
-                explicit or _FRACTION_OF_WORD.fullmatch(f"{key} {token}") or may_state_setting(key)
+                explicit
+                or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")
+                or may_state_setting(key)
+                or layer_of_tag(key)
             ):
                 name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
                 self.unread.setdefault(name, i)
         self._take_total()
         self._take_pair()
         self._take_score()
+        self._take_layers()
         self._take_settings()
         return tuple(self.result)
 
@@ -295,6 +300,15 @@ class _LineParse:
         score = min(scores, key=lambda k: scores[k], default=None)
         if score is not None:
             self._add(Field("signal", score, "reward", self.unread.pop(score), 1.0, 2))
+
+    def _take_layers(self) -> None:
+        """Read gradient norms by layer, two or more of them beside each other."""
+        wholes = [f.key for f in self.result if f.name == "grad_norm"]
+        for name, key in layers_of((*wholes, *self.unread)).items():
+            if key in self.unread:
+                self._add(Field("signal", key, name, self.unread.pop(key), 1.0, 2))
+            else:  # `fc1 grad norm` alone may be that of the whole
+                self.result = [replace(f, name=name) if f.key == key else f for f in self.result]
 
     def _take_settings(self) -> None:
         """Read keys beside a signal that may be settings as such; their values tell which are."""
@@ -432,7 +446,9 @@ class _LineParse:
             found = meaning(key)
         if found is None and self.path:
             around = meaning(self.path[-1])
-            if around is not None and around.name in ("grad_norm", "lr"):
+            # Keys that begin with a number are groups of parameters, of which the first is the model.
+            of_layer = not key[:1].isdigit() and layer_of_tag(full) is not None
+            if around is not None and around.name in ("grad_norm", "lr") and not of_layer:
                 return around, normalise(self.path[-1])
         # `train 2.5` is a loss, `train 3` may be a count.
         if found is None and re.search(r"[.eE]|nan|inf", self.numbers[i]):
