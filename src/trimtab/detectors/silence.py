@@ -157,9 +157,10 @@ def _growing(record: RunRecord, attempt: int) -> Finding | None:
     if seconds[-1] < LEAST_GROWN_S or last < max(FACTOR * usual, 2.0 * others):
         return None
     usual_s = float(np.median(seconds[:begin]))
-    shown = ", ".join(f"{s:.3g}" for s in seconds[-4:].tolist())
+    shown = ", ".join(f"{s:.0f}" for s in seconds[-min(num, 4) :].tolist())
     text = (
-        f"the last {num} rows took ever longer, up to {shown} s, where a row takes {usual_s:.3g} s"
+        f"each of the last {num} rows took longer than the one before, at last {shown} s, where a"
+        f" row takes {usual_s:.3g} s"
     )
     return finding_at(
         record,
