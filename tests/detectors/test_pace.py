@@ -1,5 +1,8 @@
 """Slow steps: a lasting slowdown, single stalls, silences; and healthy paces stay quiet."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -7,9 +10,10 @@ from numpy.typing import NDArray
 from trimtab.api.analysis import analyze
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.pace import PaceDetector
-from trimtab.detectors.silence import silence_findings
+from trimtab.detectors.silence import growing_hang_findings, silence_findings
+from trimtab.detectors.written_pace import written_pace_findings
 from trimtab.errors import ConfigError
-from trimtab.record import RunRecord
+from trimtab.record import Column, RunRecord
 from trimtab.testing.contract import find_all
 from trimtab.testing.curves import record_of
 
@@ -139,6 +143,60 @@ def test_a_silence_between_rows_is_a_hang_and_long_saves_are_the_runs_way() -> N
     gaps[[50, 150, 250, 350]] = [20.0, 20.0, 900.0, 20.0]
     assert silence_findings(written(gaps)) == ()
     assert silence_findings(written(np.zeros(400))) == ()
+
+
+def timed(seconds: Floats) -> RunRecord:
+    return record_of(
+        np.arange(1.0, len(seconds) + 1),
+        {"loss": np.full(len(seconds), 2.0), "step_time_s": seconds},
+    )
+
+
+GROWN = [40.0, 189.0, 649.0, 1572.0]
+
+
+@pytest.mark.parametrize("make", [written, timed])
+def test_last_rows_that_take_ever_longer_are_a_hang(make: Callable[[Floats], RunRecord]) -> None:
+    seconds = pace(400, 100, usual=6.0)
+    seconds[-4:] = GROWN
+    (one,) = growing_hang_findings(make(seconds))
+    assert (one.kind, one.severity, one.closed) == ("hang", "warning", False)
+    # over before the end, or as long as saves take, or no longer than a row of its own: nothing
+    for calm in (seconds[:-2], np.append(seconds, 6.0)):
+        assert growing_hang_findings(make(calm)) == ()
+    saves = seconds.copy()
+    saves[49::50] = 1000.0
+    assert growing_hang_findings(make(saves)) == ()
+    assert growing_hang_findings(make(pace(400, 100, usual=6.0))) == ()
+    assert growing_hang_findings(make(seconds[-20:])) == ()
+
+
+def test_a_gap_at_an_evaluation_is_a_note() -> None:
+    gaps = pace(400, 100, usual=20.0)
+    gaps[250] = 7 * 3600.0
+    record = written(gaps)
+    column = Column(np.full(401, np.nan), np.zeros(401, dtype=np.bool_))
+    column.values[[51, 251]], column.present[[51, 251]] = 2.0, True
+    record = replace(record, columns={**record.columns, "val_loss": column})
+    assert [f.severity for f in silence_findings(record)] == ["info"]
+    gaps[[99, 199, 250, 299]] = [7 * 3600.0, 7 * 3600.0, 20.0, 7 * 3600.0]
+    gaps[[299]] = 20.0
+    assert [f.severity for f in silence_findings(written(gaps))] == ["info"]
+
+
+def test_times_of_writing_tell_a_slowdown_where_no_time_is_logged() -> None:
+    gaps = pace(1200, 100)
+    gaps[800:] *= 2.0
+    (*_, last) = written_pace_findings(written(gaps))
+    assert (last.kind, last.severity, last.signal) == ("slowdown", "warning", "wall_time_s")
+    assert abs(last.onset_row - 800) <= 16
+    assert written_pace_findings(written(pace(1200, 100))) == ()
+    record = written(gaps)
+    logged = Column(np.ones(1201), np.ones(1201, dtype=np.bool_))
+    assert (
+        written_pace_findings(replace(record, columns={**record.columns, "throughput": logged}))
+        == ()
+    )
 
 
 def test_blocks_without_quartiles_are_refused() -> None:

@@ -36,12 +36,13 @@ from trimtab.detectors.risen import risen_findings
 from trimtab.detectors.sawtooth import sawtooth_findings
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
-from trimtab.detectors.silence import silence_findings
+from trimtab.detectors.silence import growing_hang_findings, silence_findings
 from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, runaway_findings
 from trimtab.detectors.swells import swell_findings
 from trimtab.detectors.troughs import as_troughs
 from trimtab.detectors.unmoved import unmoved_findings
 from trimtab.detectors.worse_parts import worse_part_findings
+from trimtab.detectors.written_pace import written_pace_findings
 from trimtab.readers.rank_values import names_rank
 from trimtab.record import RunRecord
 from trimtab.text import plain
@@ -60,6 +61,8 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     repeat_findings,
     sensor_findings,
     silence_findings,
+    growing_hang_findings,
+    written_pace_findings,
     lost_signal_findings,
     layer_findings,
     set_findings,

@@ -4,39 +4,55 @@ A gap between two rows of an attempt is a hang when it is `FACTOR` times the usu
 hour or longer: collectives time out after 10 to 30 minutes, and a save or an evaluation that takes
 as long each time is the run's way, so a gap also has to be twice the fourth longest. The log went
 on, so it is a warning: the time is lost, and the reason is worth knowing. Of an attempt the longest
-is reported.
+is reported. Where held-out values stand at it that most rows have not, or where two or three as long
+come at even distances, it is an evaluation or a save as far as anybody knows, and a note.
+
+A hang also grows: the last rows of an attempt each take longer than the one before, `MIN_GROWN` of
+them or more, until one takes `FACTOR` times the usual. The time-out may end the run before any of
+them lasts half an hour, so `LEAST_GROWN_S` are enough; what a step takes counts, since some logs
+print ever more rarely. Where no time of writing is logged, the times of steps tell it.
 
 A log that ends in silence has no row to say so; whether its run is alive is for a watcher to see.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
-from trimtab.record import RunRecord
+from trimtab.detectors.written_times import rows_in_order
+from trimtab.record import HELD_OUT, RunRecord
 
-__all__ = ["silence_findings"]
+__all__ = ["growing_hang_findings", "silence_findings"]
 
 FACTOR = 50.0
 LEAST_S = 1800.0
 RANK = 3
 MIN_ROWS = 30
+MIN_GROWN = 3
+GROWTH = 1.2
+"""Times the row before that each of the last rows takes, at least. Ours."""
+SLOW = 5.0
+"""Times the usual from which a row belongs to a hang that grows. Ours."""
+LEAST_GROWN_S = 300.0
+"""Seconds of the longest: half of the shortest usual time-out of collectives."""
+LIKE = 2.0
+"""Times its length within which a gap is like another."""
+_RARE = 0.5
+"""Share of the rows below which held-out values tell where an evaluation was."""
 
 
 def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding at most per attempt."""
-    column = record.columns.get("wall_time_s")
-    if column is None:
+    if "wall_time_s" not in record.columns:
         return ()
     findings: list[Finding] = []
     for index in range(len(record.attempts)):
-        span = record.rows_of(index)
-        rows = column.finite_rows(span)
+        rows = rows_in_order(record, index)
         if len(rows) < MIN_ROWS:
             continue
-        gaps = np.diff(column.values[rows])
-        # The median is not moved by the gaps that are looked for.
-        usual = float(np.median(gaps))
+        gaps = np.diff(record.columns["wall_time_s"].values[rows])
+        usual = _usual(gaps)
         ranked = np.sort(gaps)[::-1]
         # Up to three long gaps may each be an outage; more of them are saves or evaluations.
         longest, others = float(ranked[0]), float(ranked[RANK])
@@ -44,6 +60,9 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
             continue
         at = int(np.argmax(gaps))
         before, after = int(rows[at]), int(rows[at + 1])
+        if not _is_slow(record.step[rows], gaps, at):
+            continue
+        regular = _is_evaluation(record, before, after) or _come_evenly(record, rows, gaps)
         text = (
             f"nothing was logged for {longest / 3600:.3g} h, where a row comes every {usual:.3g} s;"
             " then the log continues"
@@ -54,7 +73,7 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
                 detector="silence",
                 kind="hang",
                 signal="wall_time_s",
-                severity="warning",
+                severity="info" if regular else "warning",
                 row=after,
                 onset_row=before,
                 peak_row=after,
@@ -67,3 +86,118 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
             )
         )
     return tuple(findings)
+
+
+def _usual(gaps: NDArray[np.float64]) -> float:
+    """Return the usual gap, which is not moved by those that are looked for.
+
+    Where most rows share a time, since a clock shows whole seconds or a writer has a buffer, it is
+    that of the times.
+    """
+    usual = float(np.median(gaps))
+    passed = gaps[gaps > 0]
+    return float(np.median(passed)) if usual <= 0 and len(passed) >= MIN_ROWS else usual
+
+
+def _is_slow(step: NDArray[np.float64], gaps: NDArray[np.float64], at: int) -> bool:
+    """Whether a gap is long for the steps done in it, too: some logs print ever more rarely."""
+    steps = np.diff(step)
+    known = (steps > 0) & (gaps > 0)
+    if not known[at]:
+        return True
+    return bool(gaps[at] / steps[at] >= SLOW * np.median(gaps[known] / steps[known]))
+
+
+def _is_evaluation(record: RunRecord, before: int, after: int) -> bool:
+    """Whether held-out values stand at a gap that few rows have."""
+    for name in HELD_OUT & record.columns.keys():
+        present = record.columns[name].present
+        if present[before : after + 1].any() and np.mean(present) < _RARE:
+            return True
+    return False
+
+
+def _come_evenly(record: RunRecord, rows: NDArray[np.intp], gaps: NDArray[np.float64]) -> bool:
+    """Whether gaps as long as the longest come each so many steps, as saves and evaluations do."""
+    at = np.flatnonzero(gaps * LIKE >= gaps.max())
+    if len(at) < 2:
+        return False
+    step = record.step[rows]
+    # In rows, since a save at step 5000 is told by the row behind it.
+    apart = np.diff(np.concatenate([step[:1], step[at + 1]]))[1:]
+    since = step[at[0] + 1] % apart[0] if apart[0] > 0 else np.inf
+    width = float(np.max(np.diff(step)[at])) * 1.5
+    on_grid = min(since, apart[0] - since) <= width
+    return bool(np.ptp(apart) <= width and on_grid)
+
+
+def growing_hang_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return a finding for each attempt whose last rows take ever longer."""
+    found = (_growing(record, index) for index in range(len(record.attempts)))
+    return tuple(f for f in found if f is not None)
+
+
+def _growing(record: RunRecord, attempt: int) -> Finding | None:
+    timed = _seconds(record, attempt)
+    if timed is None:
+        return None
+    signal, rows, seconds, per_step = timed
+    if len(rows) < MIN_ROWS:
+        return None
+    usual = float(np.median(per_step))
+    ends = (per_step[1:] < GROWTH * per_step[:-1]) | (per_step[1:] < SLOW * usual)
+    begin = int(np.flatnonzero(ends)[-1]) + 2 if ends.any() else 1
+    # The row before the first that grew belongs to it where it is slow itself.
+    begin -= bool(per_step[begin - 1] >= SLOW * usual)
+    num = len(rows) - begin
+    if usual <= 0 or num < MIN_GROWN or begin < MIN_ROWS - MIN_GROWN:
+        return None
+    others = float(np.sort(per_step[:begin])[::-1][RANK])
+    last = float(per_step[-1])
+    if seconds[-1] < LEAST_GROWN_S or last < max(FACTOR * usual, 2.0 * others):
+        return None
+    usual_s = float(np.median(seconds[:begin]))
+    shown = ", ".join(f"{s:.0f}" for s in seconds[-min(num, 4) :].tolist())
+    text = (
+        f"each of the last {num} rows took longer than the one before, at last {shown} s, where a"
+        f" row takes {usual_s:.3g} s"
+    )
+    return finding_at(
+        record,
+        detector="growing-hang",
+        kind="hang",
+        signal=signal,
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[begin - 1]),
+        peak_row=int(rows[-1]),
+        value=float(seconds[-1]),
+        expected=usual_s,
+        score=last / usual,
+        closed=False,
+        text=text,
+    )
+
+
+def _seconds(
+    record: RunRecord, attempt: int
+) -> tuple[str, NDArray[np.intp], NDArray[np.float64], NDArray[np.float64]] | None:
+    """Return what says it, the rows, seconds up to each and how many of them a step took."""
+    if "wall_time_s" in record.columns:
+        rows = rows_in_order(record, attempt)
+        loss = record.columns.get("loss")
+        # Scores of several sets at the end of a run come minutes apart.
+        rows = rows if loss is None else rows[loss.present[rows]]
+        if len(rows) < MIN_ROWS:
+            return None
+        seconds = np.diff(record.columns["wall_time_s"].values[rows])
+        steps = np.diff(record.step[rows])
+        rows = rows[1:]
+        steps = np.where(steps > 0, steps, np.median(steps))
+        return None if not np.all(steps > 0) else ("wall_time_s", rows, seconds, seconds / steps)
+    column = record.columns.get("step_time_s")
+    if column is None:
+        return None
+    rows = column.finite_rows(record.rows_of(attempt))
+    seconds = column.values[rows]
+    return "step_time_s", rows, seconds, seconds

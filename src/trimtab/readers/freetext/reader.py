@@ -20,6 +20,7 @@ from trimtab.readers.freetext.few_lines import are_records
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.freetext.keys import Kind, Meaning
 from trimtab.readers.freetext.resolve import settle
+from trimtab.readers.freetext.row_clocks import row_clocks
 from trimtab.readers.freetext.row_times import seconds_per_epoch
 from trimtab.readers.freetext.shapes import Shapes
 from trimtab.readers.given_columns import all_given
@@ -151,6 +152,7 @@ class TextReader:
                 known_format=bool(self.pattern),
                 are_records=partial(are_records, path),
                 seconds_per_epoch=partial(seconds_per_epoch, path),
+                row_clocks=partial(row_clocks, path),
                 marks=partial(marks_in, path),
                 announced=shapes.announced,
                 restarts=shapes.restarts,

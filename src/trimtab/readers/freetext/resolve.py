@@ -13,6 +13,7 @@ from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
 from trimtab.readers.freetext.restarts import Restart, RestartLine, restarts_of
+from trimtab.readers.freetext.row_clocks import CLOCK_NOTE, RowClocks
 from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
 from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_rank
 from trimtab.readers.freetext.runs import part_runs
@@ -76,6 +77,7 @@ def settle(
     known_format: bool,
     are_records: AreRecords,
     seconds_per_epoch: SecondsPerEpoch,
+    row_clocks: RowClocks,
     marks: Marks,
     announced: Sequence[int] = (),
     restarts: Sequence[RestartLine] = (),
@@ -89,6 +91,7 @@ def settle(
         known_format: Whether the text is of a format with a name; else notes say what was guessed.
         are_records: Asked of lines too few to be believed by their number.
         seconds_per_epoch: Asked where each row is an epoch and says nothing of its time.
+        row_clocks: Asked where rows are counted by steps and say nothing of their time.
         marks: Asked for what names several runs.
         announced: Numbers of the lines that say that an evaluation begins.
         restarts: Lines that state a restart, or may.
@@ -113,7 +116,7 @@ def settle(
             f"{source}: {why}; looked for lines that repeat with a loss (`step 10 loss 2.5`, "
             f"`key: value`, tables with a header); give a training log; {NAME_IT}"
         )
-    draft.take_times(seconds_per_epoch)
+    draft.take_times(seconds_per_epoch, row_clocks)
     draft.take_restarts(restarts)
     return draft.record(source, format_name, known_format=known_format)
 
@@ -147,19 +150,25 @@ class _Draft:
         field = self.rows.fields["signal", self.key]
         return field.doubt + self.position.doubt
 
-    def take_times(self, seconds_per_epoch: SecondsPerEpoch) -> None:
-        """Take the times on the lines where each is an epoch, and none says how long it took."""
-        place = self.position.place
-        whole = np.count_nonzero(np.diff(place) == 1) >= _MIN_WHOLE * (len(place) - 1)
+    def take_times(self, seconds_per_epoch: SecondsPerEpoch, row_clocks: RowClocks) -> None:
+        """Take the times on the lines, where no line says how long a step or an epoch took."""
         timed = {f.name for s in self.others for f in s.fields} | {
             f.name for f, _ in self.rows.of_kind("signal")
         }
-        if self.position.axis != "epoch" or not whole or timed & _TIMES:
+        if timed & _TIMES:
             return
-        seconds = seconds_per_epoch(self.rows.lines, place)
-        if seconds is not None:
-            self.signals["step_time_s"] = seconds
-            self.notes.append(EPOCH_TIMES_NOTE)
+        place = self.position.place
+        whole = np.count_nonzero(np.diff(place) == 1) >= _MIN_WHOLE * (len(place) - 1)
+        if self.position.axis == "epoch" and whole:
+            seconds = seconds_per_epoch(self.rows.lines, place)
+            if seconds is not None:
+                self.signals["step_time_s"] = seconds
+                self.notes.append(EPOCH_TIMES_NOTE)
+        elif self.position.axis != "row":
+            written = row_clocks(self.rows.lines)
+            if written is not None:
+                self.signals["wall_time_s"] = written
+                self.notes.append(CLOCK_NOTE)
 
     def take_restarts(self, stated: Sequence[RestartLine]) -> None:
         """Let attempts begin where lines state it."""

@@ -1,0 +1,234 @@
+"""When the rows of a text were written, from the clock that their lines begin with.
+
+A clock is printed in one form, and stands at one place of all lines of a wording: its place is
+learned from the first rows, and what stands there is taken from all of them at once, which costs a
+small part of what reading the line does.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import date
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.readers.base import TextLines
+from trimtab.readers.stamps import clock_in
+from trimtab.record import Column
+
+__all__ = ["CLOCK_NOTE", "RowClocks", "row_clocks"]
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+CLOCK_NOTE = "the time of a row is the one that its line begins with"
+_FAR = 48
+"""Characters before a clock beyond which it is of something else. Ours."""
+_HEAD = 100
+"""Characters of a line that are kept to read its clock from."""
+_TRIED = 32
+"""First rows of which one has to show the clock."""
+_MIN_ROWS = 3
+_MIN_SHARE = 0.9
+"""Share of the rows with a clock, in order, below which it is not of their writing."""
+_DAY_S = 86400.0
+_YEAR_S = 366 * _DAY_S
+_HOUR_S = 3600.0
+_LATE = 8
+"""Rows that a line of the day before may come late."""
+_SUNDAY = 3
+"""Day of the week of 4 January 1970, in days since the first."""
+
+
+class RowClocks(Protocol):
+    """`row_clocks` of one text."""
+
+    def __call__(self, lines: Ints) -> Column | None:
+        """Return when each row was written, None where the text does not tell."""
+        ...
+
+
+def row_clocks(path: Path, lines: Ints) -> Column | None:
+    """Return when each row was written, in seconds since 1970, by the clock on its line.
+
+    A clock without a zone counts as UTC. One without a year counts from 1972, one without a date
+    from a day in it, so that differences hold where the date does not; a day that ends is known by
+    the fall of the clock. The hour that a clock without a zone skips or repeats when summer time
+    begins or ends is taken out, since it did not pass.
+
+    Args:
+        path: The text.
+        lines: int64 [n_rows], numbers of the lines of the rows, from 1, in their order.
+
+    Returns:
+        None where fewer than nine of ten rows have one, where it falls as often as it rises, or
+        stands still.
+
+    Cost: one pass over the file where one of the first rows has a clock; a look at these else.
+    """
+    heads: list[str] = []
+    place: _Place | None = None
+    for head in _heads(path, lines):
+        heads.append(head)
+        if place is None:
+            place = _place_of(head)
+            if place is None and len(heads) >= _TRIED:
+                return None
+    if place is None or len(heads) < max(_MIN_ROWS, len(lines)):
+        return None
+    at = place.read(heads)
+    known = np.flatnonzero(np.isfinite(at))
+    if len(known) < max(_MIN_ROWS, _MIN_SHARE * len(lines)):
+        return None
+    at[known] = place.since_1970(at[known])
+    moves = np.diff(at[known])
+    falls = np.count_nonzero(moves < 0)
+    if falls > (1 - _MIN_SHARE) * len(moves) or not np.any(moves > 0):
+        return None
+    return Column(at, np.isfinite(at))
+
+
+def _heads(path: Path, lines: Ints) -> Iterator[str]:
+    """Yield the beginnings of some lines of a text."""
+    wanted, at, first = lines.tolist(), 0, 1
+    for block in TextLines(path).blocks():
+        end = first + len(block)
+        while at < len(wanted) and wanted[at] < end:
+            yield block[wanted[at] - first][:_HEAD]
+            at += 1
+        if at == len(wanted):
+            return
+        first = end
+
+
+class _Place:
+    """Where the parts of a clock stand in the lines of a text."""
+
+    def __init__(self, found: re.Match[str]) -> None:
+        groups = {k: v for k, v in found.groupdict().items() if v is not None}
+        # Behind the seconds stand a fraction, a zone or the half of the day.
+        self.begin, self.end = found.start(), found.end()
+        self.text = found[0]
+        self.parts = {k: (found.start(k) - self.begin, found.end(k) - self.begin) for k in groups}
+        self.zone_s = _zone_s(groups.get("z", ""))
+        self.has_zone = "z" in groups
+
+    @property
+    def period_s(self) -> float | None:
+        """Seconds after which the clock shows the same again; None: never."""
+        if "Y" in self.parts:
+            return None
+        return _YEAR_S if "d" in self.parts else _DAY_S
+
+    def read(self, heads: Sequence[str]) -> Floats:
+        """Return the seconds that each line shows, NaN where it shows no such clock."""
+        width = self.end - self.begin
+        text = "".join([h[self.begin : self.end].ljust(width) for h in heads])
+        chars = np.frombuffer(text.encode("latin-1", "replace"), np.uint8).reshape(-1, width)
+        good = np.ones(len(heads), dtype=np.bool_)
+        for i, char in enumerate(self.text):
+            mine = chars[:, i]
+            if self._is_free(i):
+                good &= (mine >= ord("0")) & (mine <= ord("9"))
+            elif not self._is_within("p", i):
+                good &= mine == ord(char)
+        numbers = {k: self._number(chars, k) for k in "YmdHMS" if k in self.parts}
+        hour = numbers["H"]
+        if "p" in self.parts:
+            half = chars[:, self.parts["p"][0]]
+            good &= (half == ord("A")) | (half == ord("P"))
+            hour = hour % 12 + 12 * (half == ord("P"))
+        good &= (hour < 24) & (numbers["M"] < 60) & (numbers["S"] <= 60)
+        at: Floats = (hour * 60.0 + numbers["M"]) * 60.0 + numbers["S"]
+        at = at + _days(numbers, good) * _DAY_S
+        if "f" in self.parts:
+            first, end = self.parts["f"]
+            at = at + self._number(chars, "f") / 10.0 ** (end - first - 1)
+        return np.where(good, at - self.zone_s, np.nan)
+
+    def since_1970(self, at: Floats) -> Floats:
+        """Return times that go on over the end of a day or year, and over summer time."""
+        if self.period_s is not None:
+            return _unwrapped(at, self.period_s)
+        return at if self.has_zone else _without_summer_time(at)
+
+    def _is_within(self, part: str, i: int) -> bool:
+        first, end = self.parts.get(part, (0, 0))
+        return first <= i < end
+
+    def _is_free(self, i: int) -> bool:
+        """Whether a digit stands at a place that changes from line to line."""
+        return self.text[i].isdigit() and any(self._is_within(k, i) for k in "YmdHMSf")
+
+    def _number(self, chars: NDArray[np.uint8], part: str) -> Ints:
+        first, end = self.parts[part]
+        first += part == "f"  # its point or comma
+        number = np.zeros(len(chars), dtype=np.int64)
+        for i in range(first, end):
+            number = number * 10 + chars[:, i] - ord("0")
+        return number
+
+
+def _place_of(head: str) -> _Place | None:
+    found = clock_in(head)
+    return None if found is None or found.start() > _FAR else _Place(found)
+
+
+def _zone_s(zone: str) -> float:
+    """Return by how much a zone is ahead of UTC, seconds."""
+    if zone[:1] not in ("+", "-"):
+        return 0.0
+    seconds = int(zone[1:3]) * 3600.0 + int(zone[-2:]) * 60.0
+    return -seconds if zone[0] == "-" else seconds
+
+
+def _days(numbers: dict[str, Ints], good: NDArray[np.bool_]) -> Floats:
+    """Return the days since 1970 of dates; NaN for what is no date. A day is looked up once."""
+    days = np.zeros(len(good))
+    if "d" not in numbers:
+        return days + (date(1972, 1, 1) - date(1970, 1, 1)).days
+    years = numbers.get("Y", np.full(len(good), 1972))
+    code = np.where(good, (years * 100 + numbers["m"]) * 100 + numbers["d"], 0)
+    shown, where = np.unique(code, return_inverse=True)
+    return np.array([_day(int(c)) for c in shown.tolist()])[where]
+
+
+def _day(code: int) -> float:
+    try:
+        day = date(code // 10_000, code // 100 % 100, code % 100)
+    except ValueError:
+        return np.nan
+    return float((day - date(1970, 1, 1)).days)
+
+
+def _unwrapped(at: Floats, period_s: float) -> Floats:
+    """Let times go on where the clock begins again, and lines of before that come late stay so."""
+    turns, begun = np.zeros(len(at)), -_LATE - 1
+    moves = np.diff(at)
+    for i in np.flatnonzero(np.abs(moves) > 0.5 * period_s).tolist():
+        if moves[i] < 0:
+            turns[i + 1], begun = 1.0, i
+        elif i - begun <= _LATE:
+            turns[i + 1] = -1.0
+    return at + np.cumsum(turns) * period_s
+
+
+def _without_summer_time(at: Floats) -> Floats:
+    """Take out the hour that a clock skips, or goes back, in a night to Sunday."""
+    moves = np.diff(at)
+    usual = float(np.median(moves))
+    slack = max(60.0, 4.0 * usual)
+    away = np.zeros(len(at))
+    for i in np.flatnonzero(np.abs(np.abs(moves) - _HOUR_S) <= slack).tolist():
+        before, after = at[i], at[i + 1]
+        hours = int(after // _HOUR_S) - int(before // _HOUR_S)
+        night = before % _DAY_S < 4 * _HOUR_S and int(after // _DAY_S) % 7 == _SUNDAY
+        # It turns on the hour: 01:59 is followed by 03:00, or 02:59 by 02:00.
+        ahead = moves[i] > 0 and hours == 2
+        back = moves[i] < 0 and hours == 0
+        passed = moves[i] - (_HOUR_S if ahead else -_HOUR_S)
+        if night and (ahead or back) and passed >= 0:
+            away[i + 1] = passed - moves[i]
+    return at + np.cumsum(away)
