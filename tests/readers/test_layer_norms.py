@@ -91,6 +91,7 @@ def test_nets_against_each_other_have_no_total(tmp_path: Path) -> None:
     [
         ("max_grad_norm", "grad_norm/min", "grad_norm_std"),  # statistics
         ("grad/mean", "grad/max", "grad/clip_ratio"),
+        ("grad-norm/grad-norm vs samples", "grad-norm/grad-norm vs tokens", "x"),
         ("val/grad_norm/a", "grad_norm/only", "other"),  # one layer alone is no family
     ],
 )

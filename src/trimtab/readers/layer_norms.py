@@ -144,7 +144,8 @@ def layer_of_tag(tag: str) -> str | None:
         or not _STATISTICS.isdisjoint((words[0], words[-1]))
     ):
         return None
-    return None if _NEVER_ALONE.issuperset(words) else layer
+    # `grad-norm/grad-norm vs samples` is the whole model's again, on another axis.
+    return None if "vs" in words or _NEVER_ALONE.issuperset(words) else layer
 
 
 def layers_of(tags: Iterable[str]) -> dict[str, str]:
