@@ -26,8 +26,6 @@ Ints = NDArray[np.int64]
 CLOCK_NOTE = "the time of a row is the one that its line begins with"
 _FAR = 48
 """Characters before a clock beyond which it is of something else. Ours."""
-_HEAD = 100
-"""Characters of a line that are kept to read its clock from."""
 _TRIED = 32
 """First rows of which one has to show the clock."""
 _MIN_ROWS = 3
@@ -66,19 +64,22 @@ def row_clocks(path: Path, lines: Ints) -> Column | None:
         None where fewer than nine of ten rows have one, where it falls as often as it rises, or
         stands still.
 
-    Cost: one pass over the file where one of the first rows has a clock; a look at these else.
+    Cost: one pass over the file where one of the first rows has a clock, to the first row else.
     """
-    heads: list[str] = []
     place: _Place | None = None
-    for head in _heads(path, lines):
-        heads.append(head)
+    parts: list[Floats] = []
+    for mine in _lines_of(path, lines):
         if place is None:
-            place = _place_of(head)
-            if place is None and len(heads) >= _TRIED:
+            places = (_place_of(line) for line in mine[:_TRIED])
+            place = next((p for p in places if p is not None), None)
+            if place is None:
                 return None
-    if place is None or len(heads) < max(_MIN_ROWS, len(lines)):
+        parts.append(place.read(mine))
+    if place is None:
         return None
-    at = place.read(heads)
+    at = np.concatenate(parts)
+    if len(at) < max(_MIN_ROWS, len(lines)):
+        return None
     known = np.flatnonzero(np.isfinite(at))
     if len(known) < max(_MIN_ROWS, _MIN_SHARE * len(lines)):
         return None
@@ -90,17 +91,16 @@ def row_clocks(path: Path, lines: Ints) -> Column | None:
     return Column(at, np.isfinite(at))
 
 
-def _heads(path: Path, lines: Ints) -> Iterator[str]:
-    """Yield the beginnings of some lines of a text."""
-    wanted, at, first = lines.tolist(), 0, 1
+def _lines_of(path: Path, lines: Ints) -> Iterator[list[str]]:
+    """Yield some lines of a text, by their numbers, many at a time."""
+    at, first = 0, 1
     for block in TextLines(path).blocks():
-        end = first + len(block)
-        while at < len(wanted) and wanted[at] < end:
-            yield block[wanted[at] - first][:_HEAD]
-            at += 1
-        if at == len(wanted):
+        end = int(np.searchsorted(lines, first + len(block)))
+        if end > at:
+            yield [block[i] for i in (lines[at:end] - first).tolist()]
+        at, first = end, first + len(block)
+        if at == len(lines):
             return
-        first = end
 
 
 class _Place:
@@ -122,14 +122,19 @@ class _Place:
             return None
         return _YEAR_S if "d" in self.parts else _DAY_S
 
-    def read(self, heads: Sequence[str]) -> Floats:
+    def read(self, lines: Sequence[str]) -> Floats:
         """Return the seconds that each line shows, NaN where it shows no such clock."""
-        width = self.end - self.begin
-        text = "".join([h[self.begin : self.end].ljust(width) for h in heads])
+        begin, end = self.begin, self.end
+        width = end - begin
+        text = "".join([line[begin:end] for line in lines])
+        if len(text) != width * len(lines):  # some lines are shorter
+            text = "".join([line[begin:end].ljust(width) for line in lines])
         chars = np.frombuffer(text.encode("latin-1", "replace"), np.uint8).reshape(-1, width)
-        good = np.ones(len(heads), dtype=np.bool_)
+        # One character of all lines after the other: contiguous, and small numbers.
+        chars = np.ascontiguousarray(chars.T)
+        good = np.ones(len(lines), dtype=np.bool_)
         for i, char in enumerate(self.text):
-            mine = chars[:, i]
+            mine = chars[i]
             if self._is_free(i):
                 good &= (mine >= ord("0")) & (mine <= ord("9"))
             elif not self._is_within("p", i):
@@ -137,12 +142,12 @@ class _Place:
         numbers = {k: self._number(chars, k) for k in "YmdHMS" if k in self.parts}
         hour = numbers["H"]
         if "p" in self.parts:
-            half = chars[:, self.parts["p"][0]]
+            half = chars[self.parts["p"][0]]
             good &= (half == ord("A")) | (half == ord("P"))
             hour = hour % 12 + 12 * (half == ord("P"))
         good &= (hour < 24) & (numbers["M"] < 60) & (numbers["S"] <= 60)
-        at: Floats = (hour * 60.0 + numbers["M"]) * 60.0 + numbers["S"]
-        at = at + _days(numbers, good) * _DAY_S
+        of_day = (hour * 60 + numbers["M"]) * 60 + numbers["S"]
+        at = _days(numbers, good) * _DAY_S + of_day
         if "f" in self.parts:
             first, end = self.parts["f"]
             at = at + self._number(chars, "f") / 10.0 ** (end - first - 1)
@@ -165,9 +170,9 @@ class _Place:
     def _number(self, chars: NDArray[np.uint8], part: str) -> Ints:
         first, end = self.parts[part]
         first += part == "f"  # its point or comma
-        number = np.zeros(len(chars), dtype=np.int64)
+        number = np.zeros(chars.shape[1], dtype=np.int64)
         for i in range(first, end):
-            number = number * 10 + chars[:, i] - ord("0")
+            number = number * 10 + chars[i] - ord("0")
         return number
 
 
@@ -191,8 +196,15 @@ def _days(numbers: dict[str, Ints], good: NDArray[np.bool_]) -> Floats:
         return days + (date(1972, 1, 1) - date(1970, 1, 1)).days
     years = numbers.get("Y", np.full(len(good), 1972))
     code = np.where(good, (years * 100 + numbers["m"]) * 100 + numbers["d"], 0)
-    shown, where = np.unique(code, return_inverse=True)
+    shown, where = _distinct(code)
     return np.array([_day(int(c)) for c in shown.tolist()])[where]
+
+
+def _distinct(code: Ints) -> tuple[Ints, Ints]:
+    """Return the values and where each number stands among them; most follow one like them."""
+    starts = np.flatnonzero(np.concatenate([[True], code[1:] != code[:-1]]))
+    sizes = np.diff(np.append(starts, len(code)))
+    return code[starts], np.repeat(np.arange(len(starts)), sizes)
 
 
 def _day(code: int) -> float:
