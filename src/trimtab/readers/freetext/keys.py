@@ -244,7 +244,6 @@ _STAND_INS = frozenset(
         "ce",
         "cost",
         "objective",
-        "obj",
         "elbo",
         "bpc",
         "bpb",
