@@ -19,7 +19,7 @@ __all__ = [
 ]
 
 _MOST_CHARS = 60
-_MOST_WORDS = 8
+_MOST_WORDS, _MOST_WORDS_OF_SETTING = 8, 5
 
 
 def _set(words: str) -> frozenset[str]:
@@ -182,14 +182,17 @@ _OF_NO_SETTING = HELD_OUT_SETS | _set(
 def is_setting(text: str) -> bool:
     """Whether a normalised key may be a setting that the loss is made with, and no known signal.
 
-    A word says so (`weight`, `smoothing`, `size`), and none says that it is measured. Whether it is
-    held and changed as settings are, only its values tell.
+    A word says so (`weight`, `smoothing`, `size`), and none says that it is measured; a name with a
+    number in it is that of a layer. Whether it is held and changed as settings are, only its values
+    tell.
 
     Example:
         >>> [is_setting(k) for k in ("label smoothing", "lambda kl", "weight norm", "nan ratio")]
         [True, True, False, False]
     """
     words = _words_of(text)
+    if len(words) > _MOST_WORDS_OF_SETTING or any(c.isdigit() for c in text):
+        return False
     says = not _SETTINGS.isdisjoint(words) or words[:1] == ["p"]  # the probability of something
     return says and _OF_NO_SETTING.isdisjoint(words)
 

@@ -1,5 +1,6 @@
 """Names of columns that no list has as a whole, and which of several names of a signal is read."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import trimtab
 from trimtab.readers import read_run
 from trimtab.record import RunRecord
+from trimtab.said_by_words import is_setting
 
 N = 40
 LOSS = [round(2.0 * 0.95**i + 0.3, 4) for i in range(N)]
@@ -188,3 +190,20 @@ def test_a_total_by_its_short_name_goes_before_its_parts(tmp_path: Path) -> None
     record = read_run(path)
     assert record.keys["loss"] == "tot loss"
     assert record.columns["loss"].values == pytest.approx(2 * np.array(LOSS), abs=1e-4)
+
+
+def test_a_parameter_of_a_layer_is_no_setting() -> None:
+    assert not any(map(is_setting, ("layers.12.attn.weight", "h.3/mlp/weight", "top5 ratio")))
+
+
+def test_of_very_many_names_of_settings_the_first_are_kept(tmp_path: Path) -> None:
+    letters = [a + b for a in "abcdefgh" for b in "abcdefgh"]
+    rows = [
+        {"step": i, "loss": 3 - i / 99, **{f"{k} weight": float(i > 30) for k in letters}}
+        for i in range(60)
+    ]
+    path = tmp_path / "wide.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    record = read_run(path)
+    assert "stated_setting" in record.columns
+    assert len(record.unread) + 1 >= len(letters)

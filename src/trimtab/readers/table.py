@@ -153,6 +153,8 @@ _FIRST_NAME = -2.0
 _MAX_NAMES = 1000
 """Most words under the name of a run; more name something else."""
 _MAX_WAITING = 1 << 10
+_MAX_SETTINGS = 32
+"""Keys that may be settings by their names, of which the values are kept."""
 
 
 @dataclass(frozen=True)
@@ -332,6 +334,7 @@ class LogTable:
         self.bad: list[BadValue] = []
         self._cells: dict[str, _Cells] = {}
         self._is_full = False
+        self._num_settings = 0
         self._watched: tuple[str, ...] = ()
         """Keys of losses of which only NaN is told."""
         self._held_out: list[int] = []
@@ -350,7 +353,11 @@ class LogTable:
                     self.notes.append(f"more than {MAX_COLUMNS:,} names; the others are left out")
                 self._is_full = True
                 return "nothing"
-            cells = self._cells[key] = _Cells(_role(key))
+            role = _role(key)
+            if role == "maybe-setting":
+                self._num_settings += 1
+                role = role if self._num_settings <= _MAX_SETTINGS else "nothing"
+            cells = self._cells[key] = _Cells(role)
         return cells.role
 
     def add(self, keys: tuple[str, ...], values: Sequence[object], line: int) -> None:
