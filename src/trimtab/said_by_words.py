@@ -163,18 +163,20 @@ def is_length(text: str) -> bool:
 
 _SETTINGS = _set(
     "alpha augment augmentation augmentations beta bits coef coeff coefficient crop curriculum cutmix "
-    "difficulty discount dropout eps epsilon gamma horizon image img jitter lam lambda level margin mask masked "
-    "masking mix mixing mixture mixup negatives num objective phase prob probability queue ratio res "
-    "resolution schedule size smoothing stage tau temp temperature unfrozen use version views weight "
-    "weighting weights window"
+    "difficulty discount drop dropout droppath droprate eps epsilon forcing frames gamma horizon image img "
+    "jitter lam lambda ls margin mask masked masking mix mixing mixture mixup neg negatives negs noise "
+    "objective patch phase prob probability ratio res resize resolution sampling schedule smooth "
+    "smoothing stage tau temperature unfrozen unroll views weight weighting weights"
 )
+_WEIGHTS = _set("coef coeff coefficient weight beta")
 _OF_NO_SETTING = HELD_OUT_SETS | _set(
-    "acc accuracy alarm alarms anomalies attempt attempts bad batches clipped cpu crash crashes dead "
-    "dropped effective entropy episode episodes epoch epochs error errors eta fail failed failures "
-    "free gpu gpus grad gradient gradients inf iter iteration iterations iters lr max mean mem memory "
-    "min nan nans nodes non nonfinite norm norms oom overflow overflows ranks rate reset resets "
-    "restart restarts resume resumes retries retry rollback rollbacks run runs sample samples scale "
-    "skip skipped speed spikes std step steps throughput time tokens update updates util var workers"
+    "acc accuracy alarm alarms anomalies attempt attempts bad batches buffer cache checkpoint ckpt "
+    "clipped corrupt cpu crash crashes dead dropped effective episode episodes epoch epochs error "
+    "errors eta fail failed failures fan free gpu gpus grad gradient gradients inf iter iteration "
+    "iterations iters lost lr mean mem memory min nan nans nodes non nonfinite norm norms oom overflow "
+    "overflows preempted preemptions queue ranks reset resets restart restarts resume resumes retries "
+    "retry rollback rollbacks run runs sample samples scale skip skipped speed spikes stalls step "
+    "steps throughput time tokens update updates util value var workers world"
 )
 """What is measured or counted: a restart that is counted is none that the loss is made with."""
 
@@ -193,8 +195,11 @@ def is_setting(text: str) -> bool:
     words = _words_of(text)
     if len(words) > _MOST_WORDS_OF_SETTING or any(c.isdigit() for c in text):
         return False
-    says = not _SETTINGS.isdisjoint(words) or words[:1] == ["p"]  # the probability of something
-    return says and _OF_NO_SETTING.isdisjoint(words)
+    # The probability of something, and the weight of a term whatever that is.
+    says = not _SETTINGS.isdisjoint(words) or (words[:1] == ["p"] and "loss" not in words)
+    of_term = words[-1:] != [] and words[-1] in _WEIGHTS
+    measured = _OF_NO_SETTING | (frozenset() if of_term else {"entropy"})
+    return says and measured.isdisjoint(words)
 
 
 _OF_NO_REWARD = _OF_NO_OUTPUT | _set(

@@ -103,3 +103,69 @@ def test_a_stage_in_numbers_is_read_from_a_table(tmp_path: Path) -> None:
     wears_off = _from(0.4) * np.exp(-np.maximum(np.arange(N) - AT, 0) / 40)
     path = _write(tmp_path / "run.csv", _curve() + wears_off, "stage", 1 + _from(1))
     assert analyze(path).verdict == "healthy"
+
+
+SINCE = np.maximum(np.arange(N) - AT, 0)
+BEYOND = {
+    "near zero: targets leak, or nothing is counted": _from(1) * (0.001 - _curve()),
+    "back where it began: a broken model": _from(1) * (2.5 + 0.004 * np.sin(SINCE) - _curve()),
+    "climbs over some rows": _from(1) * 0.9 * (1 - np.exp(-SINCE / 3)),
+    "a second edge, five rows later": _from(0.2) + _from(0.8, AT + 5),
+    "far above its start": _from(40.0),
+}
+
+
+@pytest.mark.parametrize("what", BEYOND)
+def test_what_a_setting_cannot_do_is_an_alarm(tmp_path: Path, what: str) -> None:
+    path = _write(tmp_path / "run.csv", _curve() + BEYOND[what], "label_smoothing", 0.1 * _from(1))
+    assert analyze(path).verdict != "healthy"
+
+
+def test_a_norm_that_breaks_in_the_same_row_is_an_alarm(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    loss, norm = _curve() + _from(0.3), np.exp(0.1 * rng.standard_normal(N))
+    for factor in (0.0, 30.0):
+        rows = [
+            {
+                "step": i,
+                "loss": float(loss[i]),
+                "grad_norm": float(norm[i] * (factor if i >= AT else 1)),
+                "label_smoothing": 0.1 * (i >= AT),
+            }
+            for i in range(N)
+        ]
+        path = tmp_path / f"run{factor:g}.jsonl"
+        path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+        assert analyze(path).verdict != "healthy"
+
+
+@pytest.mark.parametrize(
+    ("key", "old", "new"),
+    [
+        ("queue_size", 64, 0),
+        ("temperature", 61, 62),
+        ("world_size", 64, 63),
+        ("num_restored", 0, 1),
+        ("buffer_level", 9, 1),
+        ("p_value", 0.2, 0.8),
+        ("version", 3, 4),
+    ],
+)
+def test_counters_and_gauges_excuse_nothing(
+    tmp_path: Path, key: str, old: float, new: float
+) -> None:
+    path = _write(tmp_path / "run.csv", _curve() + _from(0.6), key, old + _from(new - old))
+    assert analyze(path).verdict == "incident"
+
+
+def test_settings_that_change_at_different_rows_are_all_seen(tmp_path: Path) -> None:
+    loss = _curve() + _from(0.4, 120) + _from(0.3, 210)
+    lines = ["step,loss,label_smoothing,temperature"]
+    lines += [f"{i},{loss[i]:.5f},{0.1 * (i >= 120)},{0.1 + 0.4 * (i >= 210)}" for i in range(N)]
+    path = tmp_path / "run.csv"
+    path.write_text("\n".join(lines) + "\n")
+    found = analyze(path)
+    assert found.verdict == "healthy"
+    texts = [f.text for ia in found.incidents for f in ia.incident.findings]
+    assert any("one of label_smoothing, temperature is changed" in t for t in texts)
+    assert not {"label_smoothing", "temperature"} & set(found.runs[0].record.unread)

@@ -11,7 +11,14 @@ the rows from there on are judged divided by after / before (less the difference
 may be 0 or negative). A rise that begins later, or goes on, is judged as anywhere, from the level
 that the change left. Each step is told as a note with the setting in it.
 
-Blind to a fault that sets in with the same row and stands still from the first rows on.
+What a setting does to a loss has bounds. It is there at once: the first three rows hold `AT_ONCE`
+of it, and where they do not, something climbs. It gives back at most `OF_DESCENT` of what was
+learned, since a loss that is where it began is that of a model that is broken, and leaves a fifth
+of a level at least: nearer to 0 targets leak, or nothing is counted. A norm moves by a factor of
+`MOST_NORM`, and not to 0. Any other step is judged as if no setting had changed.
+
+Blind to a fault within these bounds that sets in with the same row and stands still from the first
+rows on.
 """
 
 import math
@@ -33,7 +40,7 @@ __all__ = ["Levelled", "at_one_level"]
 
 Floats = NDArray[np.float64]
 
-SETTINGS = ("stated_setting", "kl_weight", "batch_size")
+SETTINGS = ("stated_setting", "kl_weight", "dropout", "batch_size")
 SIGNALS = ("loss", "grad_norm", "val_loss")
 DERIVED: tuple[tuple[str, Callable[[Column], Column]], ...] = (
     ("perplexity", perplexity),
@@ -42,6 +49,8 @@ DERIVED: tuple[tuple[str, Callable[[Column], Column]], ...] = (
 ROWS, FEWEST_BEFORE, NEAR = 16, 4, 2
 ERRORS = 4.0
 """Standard errors of a median, from which a step is one. All of these are ours."""
+HEAD, AT_ONCE = 3, 0.6
+OF_DESCENT, LEAST_LEFT, MOST_NORM = 0.75, 0.2, 8.0
 _OF_MEDIAN = 1.25
 _NUMERIC = 1e-9
 
@@ -66,6 +75,8 @@ class Levelled:
     change: _Change
     ratio: bool
     """Divided out; else the difference is taken away."""
+    bounded: bool
+    """Within what a setting can do."""
 
     def out_of(self, values: Floats) -> Floats:
         """Return values without the step."""
@@ -94,6 +105,13 @@ class Levelled:
     def finding(self, record: RunRecord) -> Finding:
         """Return the note that says so."""
         c = self.change
+        setting = plain(c.setting, limit=60)
+        several = ", " in c.setting
+        where = (
+            f"one of {setting} is changed"
+            if several
+            else f"{setting} goes from {c.old:g} to {c.new:g}"
+        )
         return finding_at(
             record,
             detector="one-level",
@@ -108,9 +126,8 @@ class Levelled:
             direction="up" if self.after > self.before else "down",
             closed=True,
             text=(
-                f"{signal_label(self.signal)} {self.before:.4g} → {self.after:.4g} where"
-                f" {plain(c.setting, limit=40)} goes from {c.old:g} to {c.new:g}: it is made of"
-                " something else from there on, and is judged from the new level"
+                f"{signal_label(self.signal)} {self.before:.4g} → {self.after:.4g} where {where}: it"
+                " is made of something else from there on, and is judged from the new level"
             ),
         )
 
@@ -126,6 +143,9 @@ def at_one_level(record: RunRecord) -> tuple[RunRecord, tuple[Levelled, ...]]:
         if signal in record.columns
         for step in _steps(record, signal, record.rows_of(i))
     ]
+    # What a setting does to a loss it does not do to a norm that breaks in the same row.
+    broken = {s.row for s in steps if not s.bounded}
+    steps = [s for s in steps if s.row not in broken]
     if not steps:
         return record, ()
     columns = dict(record.columns)
@@ -153,10 +173,26 @@ def _steps(record: RunRecord, signal: str, span: slice) -> Sequence[Levelled]:
         before, after = median(old), median(new)
         noise = max(difference_sigma(np.diff(old)), _NUMERIC * abs(before))
         error = _OF_MEDIAN * noise * math.sqrt(1 / len(old) + 1 / len(new))
-        if abs(after - before) > ERRORS * error:
+        head = median(new[:HEAD]) - before
+        at_once = head * (after - before) > 0 and abs(head) >= AT_ONCE * abs(after - before)
+        if abs(after - before) > ERRORS * error and at_once:
+            values = column.values[column.finite_rows(slice(span.start, row))]
+            bounded = _may_be(signal, values, before, after)
             ratio = bool(column.values[column.finite_rows(span)].min() > 0)
-            found.append(Levelled(signal, row, span.stop, before, after, changes[row], ratio))
+            found.append(
+                Levelled(signal, row, span.stop, before, after, changes[row], ratio, bounded)
+            )
     return found
+
+
+def _may_be(signal: str, earlier: Floats, before: float, after: float) -> bool:
+    """Whether a step is within what a setting can do."""
+    if signal == "grad_norm":
+        return after > 0 < before and 1 / MOST_NORM <= after / before <= MOST_NORM
+    descent = median(earlier[:HEAD]) - before
+    if after > before:
+        return after - before <= OF_DESCENT * descent
+    return after >= LEAST_LEFT * before if before > 0 else before - after <= abs(descent)
 
 
 def _changes(record: RunRecord, name: str, span: slice) -> dict[int, _Change]:

@@ -1,8 +1,9 @@
 """Settings that a log states under names of its own: `label_smoothing`, `aux_weight`, `img_size`.
 
 Nobody can list them. A key is one if a word of it says so (`is_setting`), and if its values are
-held and changed, as settings are, instead of measured (`changes_of_held`). Of several the one that
-is changed most often is read: where two are changed in the same row, one place says it all.
+held and changed, as settings are, instead of measured (`changes_of_held`). Several are read as one
+signal that counts their changes; where that is held too shortly, or each has steps of its own, it
+is the one that is changed most often.
 """
 
 from collections.abc import Mapping
@@ -10,11 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.record import Column
 from trimtab.said_by_words import is_setting
 from trimtab.trend import changes_of_held
 from trimtab.vocabulary import normalise
 
-__all__ = ["STATED_SETTING", "may_state_setting", "stated_setting"]
+__all__ = ["STATED_SETTING", "may_state_setting", "settings_in", "stated_setting"]
 
 STATED_SETTING = "stated_setting"
 
@@ -32,3 +34,27 @@ def stated_setting(values: Mapping[str, NDArray[np.float64]]) -> str | None:
     """
     changes = {k: len(changes_of_held(v)) for k, v in values.items() if may_state_setting(k)}
     return max((k for k, n in changes.items() if n), key=lambda k: changes[k], default=None)
+
+
+def settings_in(columns: Mapping[str, Column]) -> tuple[str, Column] | None:
+    """Return the keys of the settings that were changed, joined by a comma, and their signal.
+
+    Args:
+        columns: Of each key that no signal takes, all of the same rows.
+    """
+    values = {k: c.logged() for k, c in columns.items()}
+    most = stated_setting(values)
+    if most is None:
+        return None
+    changes = {k: changes_of_held(v) for k, v in values.items() if may_state_setting(k)}
+    changed = sorted(k for k, at in changes.items() if len(at))
+    if len(changed) == 1:
+        return most, columns[most]
+    num_rows = len(columns[most].values)
+    steps = np.zeros(num_rows)
+    for key in changed:
+        steps[np.flatnonzero(columns[key].present)[changes[key]]] = 1.0
+    count = np.cumsum(steps)
+    if len(changes_of_held(count)) < int(steps.sum()):
+        return most, columns[most]
+    return ", ".join(changed), Column(count, np.ones(num_rows, dtype=np.bool_))

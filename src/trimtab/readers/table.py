@@ -46,7 +46,7 @@ from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repea
 from trimtab.readers.rank_values import RANK_FACT, RankColumns, part_ranks
 from trimtab.readers.runs_in_file import RUN_WORDS, RUNS_NOTE, runs_by_name
 from trimtab.readers.spread import gather, spread_groups
-from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting, stated_setting
+from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting, settings_in
 from trimtab.readers.table_axis import (
     counting,
     find_table_axis,
@@ -571,7 +571,9 @@ class LogTable:
         if ranks is not None:
             builder.facts[RANK_FACT] = ranks.here
         builder.notes.extend(self.notes)
-        builder.unread.update(self._unread([*keys.values(), *self._watched, counted_by]))
+        stated = keys.get(STATED_SETTING, "").split(", ")
+        taken = [*keys.values(), *stated, *self._watched, counted_by]
+        builder.unread.update(self._unread(taken))
         kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
         if axis != "epoch":
             epoch = next((columns[k] for k in columns if names_epoch(k)), None)
@@ -619,9 +621,6 @@ class LogTable:
                 if self._cells[k].role == "maybe-rate" and are_rates(c.logged())
             ]
             found |= {"lr": rates[:1]} if rates else {}
-        settings = (k for k in columns if self._cells[k].role == "maybe-setting")
-        if (changed := stated_setting({k: columns[k].logged() for k in settings})) is not None:
-            found[STATED_SETTING] = [changed]
         if "reward" not in found and "loss" not in found and _is_monitor(columns):
             found["reward"] = ["r"]
             self.notes.append(
@@ -656,6 +655,9 @@ class LogTable:
             if column.present.any():
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
+        settings = {k: c for k, c in columns.items() if self._cells[k].role == "maybe-setting"}
+        if (stated := settings_in(settings)) is not None:
+            keys[STATED_SETTING], signals[STATED_SETTING] = stated
         name_latent(signals, keys)
         parts = parts_of(columns, keys.get("loss", ""))
         for of_set, key in (parts | sets_of(columns)).items():

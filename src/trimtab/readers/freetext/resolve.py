@@ -30,7 +30,7 @@ from trimtab.readers.part_losses import (
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
-from trimtab.readers.stated_settings import STATED_SETTING, stated_setting
+from trimtab.readers.stated_settings import STATED_SETTING, settings_in
 from trimtab.readers.tags import held_out_merit, parts_of, terms_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
@@ -216,7 +216,8 @@ class _Draft:
 
     def _unread(self) -> dict[str, int]:
         """Return how many values each key has that may be a signal and was not taken for one."""
-        taken = {*self.keys.values(), *self.watched}
+        stated = self.keys.get(STATED_SETTING, "").split(", ")
+        taken = {*self.keys.values(), *stated, *self.watched}
         counts = {
             f.key: int(c.present.sum())
             for f, c in self.rows.of_kind("signal")
@@ -254,9 +255,8 @@ class _Draft:
                     self.signals["eval_score"], self.keys["eval_score"] = column, field.key
                 continue
             self.signals[name], self.keys[name] = column, field.key
-        changed = stated_setting({k: c.logged() for k, c in settings.items()})
-        if changed is not None:
-            self.signals[STATED_SETTING], self.keys[STATED_SETTING] = settings[changed], changed
+        if (stated := settings_in(settings)) is not None:
+            self.keys[STATED_SETTING], self.signals[STATED_SETTING] = stated
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
         if self.name == "loss":
             columns |= self._losses_nearby(columns)
