@@ -62,3 +62,13 @@ def test_batches_that_begin_again_under_a_line_of_the_epoch_are_one_attempt(
     record = read_run(path)
     assert (record.num_rows, len(record.attempts), record.axis) == (100, 1, "epoch")
     assert bool((np.diff(record.step) > 0).all())
+
+
+@pytest.mark.parametrize(("train", "held"), [("train_mse", "val_rmse"), ("loss", "valid_rmse")])
+def test_validation_by_the_name_of_its_function_is_read(
+    tmp_path: Path, train: str, held: str
+) -> None:
+    rows = [{"step": i, train: 3 / (1 + i), held: 1 + 3 / (1 + i)} for i in range(60)]
+    path = tmp_path / "run.jsonl"
+    path.write_text("".join(json.dumps(r) + "\n" for r in rows))
+    assert read_run(path).keys["val_loss"] == held

@@ -5,7 +5,8 @@
 A clock of whole seconds rounds more than a slowdown moves, and a writer with a buffer gives many
 rows one time: so many rows are taken together that nearly all such stretches last `MIN_TICKS` of the
 clock. They are judged as logged times of steps are (`pace`), but for single ones: an evaluation or
-a save between two rows is no slow step.
+a save between two rows is no slow step. Nor are steps slow that are larger from some row on, where
+a length or a setting of the log's own changes.
 """
 
 from dataclasses import replace
@@ -69,8 +70,20 @@ def _slowdowns(record: RunRecord, attempt: int) -> list[Finding]:
             text=f.text.replace("step_time_s", "seconds per step by the times of rows"),
         )
         for f in findings
-        if f.kind == "slowdown"
+        if f.kind == "slowdown" and not _larger_steps(record, f, num)
     ]
+
+
+def _larger_steps(record: RunRecord, f: Finding, num: int) -> bool:
+    """Whether a setting of the log's own, or a length, changes there: steps are others then."""
+    span = record.rows_of(int(record.attempt[f.onset_row]))
+    near = f.grain_rows * num
+    rows = slice(max(span.start, f.onset_row - near), min(span.stop, f.onset_row + near + 1))
+    return any(
+        len(values := column.values[column.finite_rows(rows)]) > 1 and bool(np.ptp(values))
+        for name in ("stage", "stated_setting")
+        if (column := record.columns.get(name)) is not None
+    )
 
 
 def _rows_together(at: NDArray[np.float64]) -> int | None:

@@ -217,14 +217,18 @@ def _total(layers: Columns, keys: Mapping[str, str]) -> Column | None:
     if not all(np.array_equal(c.present, present) for c in columns):
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        squares = np.array([c.values for c in columns]) ** 2
+        norms = np.array([c.values for c in columns])
+        # By the largest, whose square may be beyond what a number holds.
+        finite = norms[np.isfinite(norms)]
+        unit = float(np.abs(finite).max(initial=0.0)) or 1.0
+        squares = (norms / unit) ** 2
         whole = squares.sum(axis=0)
         known = present & np.isfinite(whole) & (whole > 0)
         for column, square in zip(columns, squares, strict=True):
             # One of them may be the norm of all others under a name of its own.
             if known.any() and np.allclose(2 * square[known], whole[known], rtol=_SAME):
                 return column if len(columns) > _LEAST else None
-        return Column(np.where(present, np.sqrt(whole), np.nan), present)
+        return Column(np.where(present, unit * np.sqrt(whole), np.nan), present)
 
 
 def _hold_another(names: Collection[str]) -> bool:

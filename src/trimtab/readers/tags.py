@@ -554,9 +554,16 @@ def validation_beside(loss: str, keys: Iterable[str]) -> list[str]:
         ['validation/ce']
         >>> validation_beside("train/box_loss", ["val/cls_loss", "val/box_loss"])
         ['val/box_loss']
+        >>> validation_beside("train_mse", ["val_rmse", "val_r2"])
+        ['val_rmse']
     """
     what = [w for w in _words(loss) if w not in TRAINING_SETS]
-    return [key for key in keys if what and trained_beside(key).split("/") == what]
+    named = {key: trained_beside(key).split("/") for key in keys}
+    same = [key for key, words in named.items() if what and words == what]
+    # With no other loss on held-out data, what it is counted with there: `val_rmse`.
+    return (
+        same or sorted(key for key, words in named.items() if LOSS_FUNCTIONS.issuperset(words))[:1]
+    )
 
 
 def trained_beside(key: str) -> str:
