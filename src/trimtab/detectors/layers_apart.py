@@ -11,11 +11,13 @@ has a gradient and the rate, where it is logged, is not 0, one is told
 
 Nothing is told of layers that are freed one after the other: one that was 0 from the first rows on
 and no longer is shows that they are. Nor of one that stops where another of these begins. A 0 that
-may be a small number in few printed digits is none (`DIGITS`). In hindsight.
+may be a small number in few printed digits is none (`DIGITS`), nor are layers that stop one after
+the other, three of them at least. In hindsight.
 
 Blind to gradients that are tiny but not 0, and to a layer that no norm is logged of.
 """
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -41,6 +43,9 @@ AGAIN = 4
 DIGITS = 1000.0
 """Printed units that the other layers' norms come to, so that a 0 beside them is no small number."""
 MOST_DIGITS = 12
+FROZEN_IN_TURN = 3
+"""Rows at which layers stop, each at its own, from which that is a schedule."""
+_ADAPTER = re.compile(r"lora|adapter", re.IGNORECASE)
 MOST_TOLD = 4
 """Layers told one by one; of more the first is told, with their number. All bars are ours."""
 
@@ -108,9 +113,16 @@ def _of_attempt(record: RunRecord, layers: _Layers) -> Iterator[Finding]:
             and last + 1 >= LEAST_ROWS // 2
         ):
             stopped[j] = int(at[last + 1])
+    # An adapter's own layers are what is trained: the others are its trunk.
+    adapters = [j for j, name in enumerate(layers.names) if _ADAPTER.search(name)]
+    own = [j for j in never if j in adapters]
+    if adapters and 2 * len(own) < len(adapters):
+        never = own
     if never and not freed:
         by_design = 2 * len(never) >= len(layers.names)
         yield from _zeros(record, layers, rows, dict.fromkeys(never, 0), by_design=by_design)
+    if len(set(stopped.values())) >= FROZEN_IN_TURN:
+        return  # frozen one after the other, as FreezeOut does
     handed_over = {j: k for j, k in stopped.items() if any(abs(k - f) <= 1 for f in freed)}
     told = {j: k for j, k in stopped.items() if j not in handed_over}
     yield from _zeros(record, layers, rows, told, by_design=False)

@@ -37,10 +37,12 @@ _FASTER = 4.0
 """Times as fast as before, that training falls behind the turn."""
 _STEP_SIGMA = 10.0
 _STEP_ROWS, _SHAPE_ROWS, _QUIET_ROWS = 48, 24, 64
-_LEAST_STEP = 4.0
+_LEAST_STEP = 3.0
 """Times its level, that one row takes a loss to."""
 _FIRST_SHARE = 0.7
 """Of the highest loss of the next rows, that the first of them has."""
+_FLAT = 1.1
+"""Times its first row, up to which the level behind a step may lie: one row is noise."""
 _CLIMBS = 1.15
 """Times the level behind a step, above which it climbs on."""
 _STANDS = 1.5
@@ -108,5 +110,5 @@ def stepped_up(record: RunRecord, before: Sequence[Span], during: Span) -> float
     if first < _LEAST_STEP * max(level, float(quiet[-3:].max())) or first < _FIRST_SHARE * highest:
         return None
     # It stands there, or falls from there, and stays above what it was.
-    stays = later <= first and end <= _CLIMBS * later and end >= _STANDS * level
+    stays = later <= _FLAT * first and end <= _CLIMBS * later and end >= _STANDS * level
     return first / level if stays else None
