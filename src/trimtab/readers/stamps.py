@@ -38,8 +38,8 @@ def clock_in(line: str) -> re.Match[str] | None:
 
     Example:
         >>> found = clock_in("[rank0]: 2026-03-01 09:14:09 step=10 loss=2.5")
-        >>> found.span(), found["H"]
-        ((9, 28), '09')
+        >>> found["Y"], found["H"], found["S"]
+        ('2026', '09', '09')
     """
     return next((m for f in _FORMS if (m := f.search(line[:_CHARS])) is not None), None)
 
