@@ -32,8 +32,17 @@ def stated_setting(values: Mapping[str, NDArray[np.float64]]) -> str | None:
     Args:
         values: float64 [n] for each key that no signal takes, those that are logged.
     """
-    changes = {k: len(changes_of_held(v)) for k, v in values.items() if may_state_setting(k)}
-    return max((k for k, n in changes.items() if n), key=lambda k: changes[k], default=None)
+    return _most_often(_changes(values))
+
+
+def _changes(values: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.intp]]:
+    """Return where each setting is changed; those that never are, and what is measured, left out."""
+    found = {k: changes_of_held(v) for k, v in values.items() if may_state_setting(k)}
+    return {k: at for k, at in found.items() if len(at)}
+
+
+def _most_often(changes: Mapping[str, NDArray[np.intp]]) -> str | None:
+    return max(changes, key=lambda k: len(changes[k]), default=None)
 
 
 def settings_in(columns: Mapping[str, Column]) -> tuple[str, Column] | None:
@@ -42,19 +51,15 @@ def settings_in(columns: Mapping[str, Column]) -> tuple[str, Column] | None:
     Args:
         columns: Of each key that no signal takes, all of the same rows.
     """
-    values = {k: c.logged() for k, c in columns.items()}
-    most = stated_setting(values)
-    if most is None:
-        return None
-    changes = {k: changes_of_held(v) for k, v in values.items() if may_state_setting(k)}
-    changed = sorted(k for k, at in changes.items() if len(at))
-    if len(changed) == 1:
-        return most, columns[most]
+    changes = _changes({k: c.logged() for k, c in columns.items()})
+    most = _most_often(changes)
+    if most is None or len(changes) == 1:
+        return None if most is None else (most, columns[most])
     num_rows = len(columns[most].values)
     steps = np.zeros(num_rows)
-    for key in changed:
-        steps[np.flatnonzero(columns[key].present)[changes[key]]] = 1.0
+    for key, at in changes.items():
+        steps[np.flatnonzero(columns[key].present)[at]] = 1.0
     count = np.cumsum(steps)
     if len(changes_of_held(count)) < int(steps.sum()):
         return most, columns[most]
-    return ", ".join(changed), Column(count, np.ones(num_rows, dtype=np.bool_))
+    return ", ".join(sorted(changes)), Column(count, np.ones(num_rows, dtype=np.bool_))
