@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader
 from tests.guard.tiny import VOCAB, Sequences, events_of, rows_of
 from trimtab.cli import main
 from trimtab.guard import Guard
+from trimtab.guard.distributed.holders import Holders
+from trimtab.guard.distributed.process_group import Ranks
 from trimtab.guard.probes.activations import find_blocks
 from trimtab.guard.probes.attention import AttentionProbe
 from trimtab.guard.probes.batch import batch_statistics
@@ -324,7 +326,7 @@ def test_matrix_that_grows_by_no_update_is_seen_at_the_next_reading(
 ) -> None:
     torch.manual_seed(0)
     weights = [torch.randn(20, 20).requires_grad_(), torch.zeros(20, 4).requires_grad_()]
-    probe, jumps = UpdateProbe(weights, 1), dict[int, float]()
+    probe, jumps = UpdateProbe(weights, Holders(Ranks())), dict[int, float]()
     with torch.no_grad():
         for step in range(1, 101):
             if step % 10 == 0:
@@ -343,7 +345,7 @@ def test_matrix_that_grows_by_no_update_is_seen_at_the_next_reading(
 def test_an_update_of_a_large_model_is_read_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     weights = [torch.randn(700, 500), torch.randn(33)]
-    probe = UpdateProbe([w.requires_grad_() for w in weights], 1)
+    probe = UpdateProbe([w.requires_grad_() for w in weights], Holders(Ranks()))
     monkeypatch.setattr("trimtab.guard.probes.moments.MOST_COPIED", 1 << 16)
     probe.before()
     norm = sum(float(w.detach().square().sum()) for w in weights)

@@ -13,6 +13,7 @@ from trimtab.guard.control import arguments
 from trimtab.guard.control.control import Control
 from trimtab.guard.control.delegation import delegate
 from trimtab.guard.data.streams import open_order
+from trimtab.guard.distributed.holders import Holders
 from trimtab.guard.distributed.process_group import Ranks
 from trimtab.guard.loop import setup_checks
 from trimtab.guard.loop.assembly import Setup, assemble
@@ -23,6 +24,7 @@ from trimtab.guard.recording.recorder import Recorder
 from trimtab.guard.recording.row_sync import RowSync
 from trimtab.guard.recording.run_lock import RunLock
 from trimtab.guard.state.checkpoint_store import bring_records, holds_run
+from trimtab.guard.state.decisions import trained_parameters
 from trimtab.guard.state.external_checkpoint import companion_of
 from trimtab.guard.state.optimizers import device_of, one_optimizer, one_scheduler
 from trimtab.guard.state.training_state import Training
@@ -167,6 +169,9 @@ class Guard:
         )
         judge = make_judge(detectors, thresholds)
         order, ranks = open_order(data), Ranks()
+        training = Training(model, optimizer, scheduler, scaler, setup_checks.extra_parts(extra))
+        holders = Holders(ranks, trained_parameters(training), training.bare_model)
+        policy, told = setup_checks.mode_for(holders, policy)
         uncertified = ""
         if policy.mode == "act":
             machine = machine_of(device_of(optimizer))
@@ -196,15 +201,13 @@ class Guard:
                     lambda: Recorder(directory, writes=ranks.chief, lock=lock, row_sync=row_sync)
                 )
                 setup_checks.resume_skip_list(order, ranks, directory.skip_list)
-                training = Training(
-                    model, optimizer, scheduler, scaler, setup_checks.extra_parts(extra)
-                )
                 made = assemble(
                     Setup(
                         training=training,
                         order=order,
                         policy=policy,
                         ranks=ranks,
+                        holders=holders,
                         recorder=recorder,
                         lock=lock,
                         judge=judge,
@@ -221,7 +224,7 @@ class Guard:
                         is_old=is_old,
                         start_over=start_over,
                         validate=validate,
-                        notes=brought,
+                        notes=(*brought, *told),
                         uncertified=uncertified,
                     )
                 )
@@ -295,13 +298,14 @@ class Guard:
         self._loop.backward(loss, parts=parts)
 
     def note_loss(
-        self, loss: torch.Tensor, *, parts: float = 1, samples: torch.Tensor | None = None
+        self, loss: torch.Tensor | None, *, parts: float = 1, samples: torch.Tensor | None = None
     ) -> None:
         """Take note of a batch's loss, where a trainer runs the backward pass itself.
 
         Args:
             loss: Mean loss of the batch, nats per token; neither scaled for fp16 nor divided by the
-                number of batches that are accumulated.
+                number of batches that are accumulated. None, where several ranks train: another
+                one has it, as the last stage of a pipeline has.
             parts: As for `backward`; only how much it counts in the mean that is logged.
             samples: Losses of single samples, [samples] or [samples, tokens]; the outliers are
                 named. What is no such tensor is left out, and said once.

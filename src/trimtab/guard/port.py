@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Protocol, Required, TypedDict
 from trimtab.guard.data.streams import StreamOrder, is_stream
 from trimtab.guard.distributed.process_group import Ranks
 from trimtab.guard.loop.setup_checks import count_tokens
-from trimtab.guard.probes.gradients import clip_gradients
 from trimtab.guard.recording.fault_barrier import to_stderr
 from trimtab.guard.state.external_checkpoint import check_launch
 from trimtab.guard.state.external_checkpoint import legible as check_companion
@@ -267,8 +266,7 @@ class TrainerPort:
 
     def measure_norm(self) -> float:
         """Return the gradient norm of all ranks without clipping; all ranks must call it."""
-        parts = self._guard._parts
-        return float(clip_gradients(parts.optimizer_step.parameters, None, parts.ranks))
+        return self._guard._parts.optimizer_step.measure_norm()
 
     def clip_in_group_order(self) -> None:
         """Sum the norm in the order of the optimizer's groups: its last bits depend on it."""

@@ -38,7 +38,7 @@ def is_sharded(tensor: torch.Tensor) -> bool:
 
 
 def copies(tensor: torch.Tensor, num_ranks: int) -> int:
-    """Return how many ranks hold what this rank holds of a tensor.
+    """Return how many ranks hold what this rank holds of a tensor, one of `num_ranks` that hold it.
 
     Raises:
         ActError: It is a partial sum, of which no rank holds the value.
@@ -61,15 +61,17 @@ def layouts(tensors: Sequence[torch.Tensor]) -> int:
 
 
 def sum_over_ranks(
-    values: torch.Tensor, tensors: Sequence[torch.Tensor], ranks: Ranks
+    values: torch.Tensor, tensors: Sequence[torch.Tensor], held: Sequence[int], ranks: Ranks
 ) -> torch.Tensor:
     """Return the global sum of one value per tensor, float64 scalar.
 
     Args:
         values: [n], each computed from what this rank holds of its tensor, additive over shards.
         tensors: The n tensors.
+        held: How many ranks hold the same of each, see `copies`.
         ranks: The ranks; all must call. One collective.
     """
-    shares = torch.tensor([1.0 / copies(t, ranks.count) for t in tensors], dtype=torch.float64)
+    counts = [1.0 / copies(t, n) for t, n in zip(tensors, held, strict=True)]
+    shares = torch.tensor(counts, dtype=torch.float64)
     mine = float((values.detach().to("cpu", torch.float64) * shares).sum())
     return torch.tensor(ranks.gather([mine]).sum(), dtype=torch.float64)

@@ -35,7 +35,7 @@ class StepShare:
     """What one rank knows of a step before its update."""
 
     loss: float
-    """Mean over its own batch."""
+    """Mean over its own batch; of no meaning where it has none."""
     norm: float
     """Global gradient norm as this rank sees it; the same on all where all is well."""
     samples: float
@@ -67,6 +67,8 @@ class StepShare:
     """Time of the loop's own, from the end of a step until it asks for the next batch."""
     host: float = 0.0
     """Number of its host."""
+    has_loss: float = 1.0
+    """0 on a stage of a pipeline that does not end in the loss."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class StepSum:
     """The step as a whole; the same on all ranks, bit for bit."""
 
     loss: float
-    """Mean over the ranks; NaN where one is."""
+    """Mean over the ranks that have one; NaN where one is."""
     norm: float
     """Largest over the ranks; NaN where one is."""
     samples: int
@@ -101,6 +103,8 @@ class StepSum:
     norm that is not finite says nothing of the weights: the update is left out on all."""
     paces: tuple[PaceShare, ...] = ()
     """Of each rank."""
+    has_loss: bool = True
+    """Whether any rank has a loss."""
 
 
 def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
@@ -151,6 +155,7 @@ def _alone(share: StepShare) -> StepSum:
         faults=int(share.faults),
         stop=bool(share.stop),
         paces=(PaceShare(share.data_s, share.forward_s, share.between_s, share.host),),
+        has_loss=bool(share.has_loss),
     )
 
 
@@ -162,19 +167,21 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
     count = len(table)
     if count == 1:
         return _alone(StepShare(*table[0].tolist()))
-    *told, data, forward, between, hosts = table.T
+    *told, data, forward, between, hosts, has_loss = table.T
+    ends = has_loss > 0  # what is seen of the last stage counts there alone
     loss, norm, samples, tokens, hiddens, *seen, times, faults, stop, noted = told
     squeezed, entropy, broken_values, integers, fingerprint = (
         _known(float(s.mean())) for s in seen
     )
-    broken = np.flatnonzero(~(np.isfinite(loss) & np.isfinite(norm)))
+    broken = np.flatnonzero(~((np.isfinite(loss) | ~ends) & np.isfinite(norm)))
+    loss, hiddens = loss[ends], hiddens[ends]
     # Compared bit for bit: ranks that hold the same weights reduce to the same norm, so any
     # difference means that the replicas have diverged.
     odd = np.flatnonzero((norm != norm[0]) & np.isfinite(norm) & np.isfinite(norm[0]))
     with np.errstate(invalid="ignore", over="ignore"):
         hidden = None if np.isnan(hiddens).all() else float(np.sqrt(np.mean(np.square(hiddens))))
     return StepSum(
-        loss=float(loss.mean()),
+        loss=float(loss.mean()) if len(loss) else math.nan,
         norm=float(np.max(norm)),
         samples=int(samples[0]),
         # count / replicas ranks share one batch, and each of them reports its tokens
@@ -194,6 +201,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         paces=tuple(
             map(PaceShare, data.tolist(), forward.tolist(), between.tolist(), hosts.tolist())
         ),
+        has_loss=bool(ends.any()),
     )
 
 

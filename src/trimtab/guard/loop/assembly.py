@@ -60,6 +60,7 @@ if TYPE_CHECKING:
 
     from trimtab.detectors.judge import Judge
     from trimtab.guard.data.streams import Order
+    from trimtab.guard.distributed.holders import Holders
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.loop.setup_checks import CallbackErrors
     from trimtab.guard.recording.recorder import Recorder
@@ -78,6 +79,7 @@ class Setup:
     order: Order
     policy: Policy
     ranks: Ranks
+    holders: Holders
     recorder: Recorder
     lock: RunLock | None
     judge: Judge
@@ -505,6 +507,7 @@ def _step_parts(
         precision=precision,
         probes=probes,
         ranks=s.ranks,
+        holders=s.holders,
         run_probe=partial(edge.run, "probes"),
     )
     pool = StepPool(
@@ -545,10 +548,13 @@ def _step_parts(
         policy=s.policy,
         recorder=s.recorder,
         ranks=s.ranks,
+        holders=s.holders,
         training=s.training,
         data=s.order,
         state=state,
-        points=RestorePoints(state, s.policy, recorder=s.recorder, ranks=s.ranks),
+        points=RestorePoints(
+            state, s.policy, recorder=s.recorder, ranks=s.ranks, holders=s.holders
+        ),
         judgement=judgement,
         clock=clock,
         probes=probes,
@@ -571,5 +577,10 @@ def _probes_of(s: Setup, parameters: Sequence[torch.Tensor]) -> Probes:
         signs_every_steps=s.policy.probe_signs_every_steps,
     )
     return Probes(
-        s.training, parameters, ranks=s.ranks, output_layer=s.output_layer, cadence=cadence
+        s.training,
+        parameters,
+        ranks=s.ranks,
+        holders=s.holders,
+        output_layer=s.output_layer,
+        cadence=cadence,
     )

@@ -231,7 +231,9 @@ def _environment(parts: RunContext) -> dict[str, object]:
 
 def _sizes(parts: RunContext) -> dict[str, object]:
     """Return how the ranks share the work, the samples that one takes at once, and the traits."""
-    found: dict[str, object] = dict(layout(parts.optimizer_step.parameters, parts.ranks.count))
+    found: dict[str, object] = dict(
+        layout(parts.optimizer_step.parameters, parts.ranks.count, parts.holders.num_stages)
+    )
     found |= traits(parts.training.bare_model, parts.training.optimizer)
     size = parts.data.shape["batch_size"]
     return found | ({} if size is None else {"local_batch_size": size})

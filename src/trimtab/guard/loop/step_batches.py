@@ -28,15 +28,26 @@ class Losses:
         """None yet."""
         self._losses: list[torch.Tensor] = []
         self._parts: list[float] = []
+        self._num_without = 0
 
     def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self._losses)
+        """Return how many were noted, with those that another rank has."""
+        return len(self._losses) + self._num_without
+
+    @property
+    def are_here(self) -> bool:
+        """Whether this rank has any of them."""
+        return bool(self._losses)
 
     def clear(self) -> None:
         """Forget them."""
         self._losses.clear()
         self._parts.clear()
+        self._num_without = 0
+
+    def note_elsewhere(self) -> None:
+        """Take note of one that another rank has."""
+        self._num_without += 1
 
     def note(self, loss: torch.Tensor, parts: float) -> None:
         """Take in the loss of one of so many parts."""
@@ -44,7 +55,9 @@ class Losses:
         self._parts.append(parts)
 
     def mean(self) -> torch.Tensor:
-        """Return their mean, each weighted with its share of the step; there is at least one."""
+        """Return their mean, each weighted with its share of the step; NaN where none is here."""
+        if not self._losses:
+            return torch.tensor(torch.nan)
         if len(self._losses) == 1:
             return self._losses[0]
         losses = torch.stack([x.float() for x in self._losses])
@@ -118,13 +131,16 @@ class StepBatches:
             self.losses.clear()
         return begins
 
-    def note_loss(self, loss: object, parts: float) -> None:
-        """Take in the loss of one part of the step.
+    def note_loss(self, loss: object, parts: float, *, may_lack: bool = False) -> None:
+        """Take in the loss of one part of the step; None: another rank has it, where `may_lack`.
 
         Raises:
             ConfigError: It is no tensor of one real number, `parts` is below 1, or no batch was
                 handed out.
         """
+        if loss is None and may_lack and self.fed:
+            self.losses.note_elsewhere()
+            return
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or loss.is_complex():
             what = (
                 f"a tensor {list(loss.shape)} of {loss.dtype}"

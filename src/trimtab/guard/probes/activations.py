@@ -35,12 +35,17 @@ def find_output_layer(model: nn.Module) -> nn.Module | None:
     return last
 
 
-def find_blocks(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the model's repeated blocks by name, in order: the largest list or dict of modules."""
+def find_blocks(model: nn.Module, *, least: int = 2) -> dict[str, nn.Module]:
+    """Return the model's repeated blocks by name, in order: the largest list or dict of modules.
+
+    `least`: how many are blocks at all; of a stage of a pipeline, where others have more, 1.
+    """
     best: dict[str, nn.Module] = {}
     most = 0
     for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential) or len(module) < 2:
+        if not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential) or (
+            len(module) < least
+        ):
             continue
         size = sum(p.numel() for p in module.parameters())
         if size > most:

@@ -14,6 +14,7 @@ from trimtab.guard.probes.packs import SMALL, nonzeros, spread_sample
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from trimtab.guard.distributed.holders import Holders
     from trimtab.guard.distributed.process_group import Ranks
 
 __all__ = [
@@ -31,21 +32,23 @@ def clip_gradients(
     parameters: Sequence[torch.Tensor],
     limit: float | None,
     ranks: Ranks,
+    holders: Holders,
     *,
     look: Callable[[], object] | None = None,
 ) -> torch.Tensor:
     """Clip the gradients to a global L2 norm, None: only measure it; return it as it was before.
 
-    A scalar tensor: the host reads nothing, but to look, for mixtures, and for shards that are not
-    clipped. Where torch can clip them it does, bit for bit as a plain loop would; mixtures of plain
-    and sharded gradients, or of several meshes, which it refuses, are clipped here. All ranks must
-    call. `look` is called where the norm is not finite, before the clipping spreads a NaN to all
+    A scalar tensor: the host reads nothing, but to look, for mixtures, for shards that are not
+    clipped, and where ranks hold different parts of the model. Where torch can clip them it does,
+    bit for bit as a plain loop would; mixtures of plain and sharded gradients, or of several meshes,
+    which it refuses, and parts of a model are clipped here. All ranks must call. `look` is called where the norm is not finite, before the clipping spreads a NaN to all
     tensors.
     """
     owners = [p for p in parameters if p.grad is not None]
     grads = [p.grad for p in owners if p.grad is not None]
     sharded = any(is_sharded(g) for g in grads)
-    if limit is not None and any(g.is_sparse for g in grads):  # torch clips none of those
+    whole = not holders.differ
+    if whole and limit is not None and any(g.is_sparse for g in grads):  # torch clips none of those
         norm = global_grad_norm(owners)
         if look is not None and not math.isfinite(float(norm)):
             look()
@@ -53,7 +56,7 @@ def clip_gradients(
         for grad in grads:
             grad.mul_(share)
         return norm
-    if layouts(grads) < 2 and (limit is not None or not sharded):
+    if whole and layouts(grads) < 2 and (limit is not None or not sharded):
         if limit is None:
             norm = global_grad_norm(owners)
         elif hasattr(torch.nn.utils, "get_total_norm"):  # the two halves of `clip_grad_norm_`
@@ -67,7 +70,7 @@ def clip_gradients(
             torch.nn.utils.clip_grads_with_norm_(owners, limit, norm)
         return plain
     # One collective, and one sync: the norm of shards is known only over all ranks.
-    total = float(_sharded_norm(grads, ranks))
+    total = float(_sharded_norm(grads, [holders.of(p) for p in owners], ranks))
     if look is not None and not math.isfinite(total):
         look()
     if limit is not None:
@@ -77,11 +80,13 @@ def clip_gradients(
     return torch.tensor(total, dtype=torch.float64)
 
 
-def _sharded_norm(tensors: Sequence[torch.Tensor], ranks: Ranks) -> torch.Tensor:
+def _sharded_norm(
+    tensors: Sequence[torch.Tensor], held: Sequence[int], ranks: Ranks
+) -> torch.Tensor:
     """Return the global L2 norm of tensors under any sharding, float64 scalar."""
-    if not tensors:
-        return torch.zeros((), dtype=torch.float64)
-    return sum_over_ranks(squared_norms(tensors), tensors, ranks).sqrt()
+    # one that holds none, as a stage whose part is frozen, comes to the collective all the same
+    squares = squared_norms(tensors) if tensors else torch.zeros(0, dtype=torch.float64)
+    return sum_over_ranks(squares, tensors, held, ranks).sqrt()
 
 
 def global_grad_norm(parameters: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -106,7 +111,10 @@ def squared_norms(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def sums_by_group(
-    values: torch.Tensor, tensors: Sequence[torch.Tensor], groups: Sequence[int], num_ranks: int
+    values: torch.Tensor,
+    tensors: Sequence[torch.Tensor],
+    groups: Sequence[int],
+    held: Sequence[int],
 ) -> list[float]:
     """Return this rank's share of the sum of values in each group; the shares add up to it.
 
@@ -114,11 +122,11 @@ def sums_by_group(
         values: [n], one per tensor, additive over shards.
         tensors: The n tensors: how many ranks hold the same of them.
         groups: Group of each, from 0.
-        num_ranks: How many ranks train together.
+        held: How many ranks hold the same of each, see `copies`.
     """
     sums = [0.0] * (max(groups, default=-1) + 1)
-    for value, tensor, group in zip(values.tolist(), tensors, groups, strict=True):
-        sums[group] += value / copies(tensor, num_ranks)
+    for value, tensor, group, n in zip(values.tolist(), tensors, groups, held, strict=True):
+        sums[group] += value / copies(tensor, n)
     return sums
 
 
@@ -153,7 +161,7 @@ def finite_flags(parameters: Iterable[torch.Tensor]) -> tuple[list[torch.Tensor]
     return owners, together.isfinite().double()
 
 
-def count_zeros(grads: Sequence[torch.Tensor], num_ranks: int) -> float:
+def count_zeros(grads: Sequence[torch.Tensor], held: Sequence[int]) -> float:
     """Return this rank's share of the number of gradient elements that are exactly zero.
 
     Of a tensor of more than 65,536 elements it is estimated from an even sample of as many.
@@ -167,4 +175,4 @@ def count_zeros(grads: Sequence[torch.Tensor], num_ranks: int) -> float:
         for grad, v, sample, count in zip(grads, whole, some, nonzeros(some), strict=True)
     ]
     together = torch.stack(counts).double()
-    return sums_by_group(together, grads, [0] * len(grads), num_ranks)[0]
+    return sums_by_group(together, grads, [0] * len(grads), held)[0]

@@ -11,7 +11,6 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import torch
-from torch.distributed.tensor import DTensor
 
 from trimtab.guard.distributed.sharding import copies, local
 from trimtab.guard.probes.packs import (
@@ -26,6 +25,8 @@ from trimtab.guard.probes.packs import (
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from trimtab.guard.distributed.holders import Holders
 
 __all__ = [
     "MOST_COPIED",
@@ -115,10 +116,12 @@ class Kept:
     """The second moments; empty shards left out."""
     ranges: tuple[tuple[torch.Tensor, torch.Tensor], ...]
     """Least and largest element of each pack of them, still on the device."""
+    copied: Mapping[int, int]
+    """How many ranks hold the same of each tensor, by its `id`."""
 
 
 def kept_of(
-    optimizer: torch.optim.Optimizer, names: Mapping[int, str], num_ranks: int
+    optimizer: torch.optim.Optimizer, names: Mapping[int, str], holders: Holders
 ) -> Kept | None:
     """Return what an optimizer of any class, or several as one, keeps; None where that is nothing.
 
@@ -127,28 +130,26 @@ def kept_of(
     Args:
         optimizer: Whose state it is.
         names: Parameter names by `id(parameter)`.
-        num_ranks: How many ranks train together.
+        holders: How many ranks hold the same of each parameter.
     """
-    kept = tuple(
-        (names.get(id(p), "?"), key, tensor)
-        for p, state in optimizer.state.items()
-        if isinstance(state, dict)
-        for key, tensor in kept_tensors(p, state)
-    )
+    kept, copied = list[tuple[str, str, torch.Tensor]](), dict[int, int]()
+    for p, state in optimizer.state.items():
+        for key, tensor in kept_tensors(p, state) if isinstance(state, dict) else ():
+            kept.append((names.get(id(p), "?"), key, tensor))
+            copied[id(tensor)] = copies(tensor, holders.of(p))
     if not kept:
         return None
     seconds = tuple((name, t) for name, key, t in kept if key in SECOND)
-    second = tuple(_packed(seconds, num_ranks))
-    return Kept(kept, seconds, second, tuple(torch.aminmax(p.flat) for p in second))
+    second = tuple(_packed(seconds, copied))
+    ranges = tuple(torch.aminmax(p.flat) for p in second)
+    return Kept(tuple(kept), seconds, second, ranges, copied)
 
 
-def _packed(found: Sequence[tuple[str, torch.Tensor]], num_ranks: int) -> list[Pack]:
-    return pack([local(t) for _, t in found], [1.0 / copies(t, num_ranks) for _, t in found])
+def _packed(found: Sequence[tuple[str, torch.Tensor]], copied: Mapping[int, int]) -> list[Pack]:
+    return pack([local(t) for _, t in found], [1.0 / copied[id(t)] for _, t in found])
 
 
-def read_moments(
-    optimizer: torch.optim.Optimizer, whole: Kept | None, num_ranks: int
-) -> Moments | None:
+def read_moments(optimizer: torch.optim.Optimizer, whole: Kept | None) -> Moments | None:
     """Return the moments; None for an optimizer that keeps none (yet).
 
     The sum of a large first moment is estimated from an even sample; extremes are exact.
@@ -156,7 +157,6 @@ def read_moments(
     Args:
         optimizer: Counts its updates.
         whole: What it keeps; not changed since.
-        num_ranks: How many ranks train together.
     """
     if whole is None:
         return None
@@ -164,7 +164,7 @@ def read_moments(
     firsts = [(name, t) for name, key, t in kept if key in FIRST]
     others = [local(t) for _, key, t in kept if key not in FIRST and key not in SECOND]
     others = [t for t in others if t.numel()]
-    first = _packed(firsts, num_ranks)
+    first = _packed(firsts, whole.copied)
     read = [
         *absolute_sums([p.flat for p in first]),
         *largest([p.flat for p in first]),
@@ -407,25 +407,25 @@ def settings(optimizer: torch.optim.Optimizer) -> dict[str, float]:
     return found
 
 
-def checksum_of_copies(parameters: Iterable[torch.Tensor]) -> float:
+def checksum_of_copies(shared: Sequence[torch.Tensor]) -> float:
     """Return a number that is the same on all ranks as long as what they hold alike is alike.
 
-    The sum of the norms of the parameters that are not sharded: what a float32 norm can see of a
-    difference. 0 where all are sharded.
+    The sum of the norms of such parameters: what a float32 norm can see of a difference. 0 where
+    there are none.
     """
-    alike = [p.detach() for p in parameters if not isinstance(p, DTensor)]
-    if not alike:
+    if not shared:
         return 0.0
-    return float(torch.stack([n.double() for n in torch._foreach_norm(alike)]).sum())
+    norms = torch._foreach_norm([p.detach() for p in shared])
+    return float(torch.stack([n.double() for n in norms]).sum())
 
 
 class UpdateProbe:
     """L2 norm of what an optimizer step really changed, and matrices that others changed."""
 
-    def __init__(self, parameters: Iterable[torch.Tensor], num_ranks: int) -> None:
-        """Watch these parameters."""
+    def __init__(self, parameters: Iterable[torch.Tensor], holders: Holders) -> None:
+        """Watch these parameters, of which so many ranks hold the same."""
         self._parameters = [p for p in parameters if p.requires_grad]
-        self._num_ranks = num_ranks
+        self._holders = holders
         self._before: list[Pack] | None = None
         self._matrices = [p for p in self._parameters if p.dim() > 1]
         self._norms: list[tuple[int, torch.Tensor]] = []
@@ -457,7 +457,7 @@ class UpdateProbe:
         return norm / math.sqrt(natural) if natural > 0 else None
 
     def _packed(self) -> list[Pack]:
-        shares = [1.0 / copies(p, self._num_ranks) for p in self._parameters]
+        shares = [1.0 / copies(p, self._holders.of(p)) for p in self._parameters]
         return pack([local(p) for p in self._parameters], shares)
 
     @staticmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
@@ -41,11 +41,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from trimtab.guard.distributed.holders import Holders
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.probes.moments import Kept, Moments
     from trimtab.guard.probes.trained import Trained
 
 __all__ = ["Held", "Measured", "Probes"]
+
+T = TypeVar("T")
 
 _MEANS = "mean"
 _ADDED = "sum"
@@ -136,6 +139,7 @@ class Probes:
         parameters: Sequence[torch.Tensor],
         *,
         ranks: Ranks,
+        holders: Holders,
         output_layer: torch.nn.Module | None,
         cadence: Cadence | None = None,
     ) -> None:
@@ -145,6 +149,7 @@ class Probes:
             training: The run's objects.
             parameters: The trained ones, in the model's order.
             ranks: Those that train together.
+            holders: Which of them hold which part of the model.
             output_layer: Layer whose input is the last hidden state; default: found.
             cadence: Which run, and when; default: all.
         """
@@ -160,16 +165,20 @@ class Probes:
         self._training = training
         self._parameters = list(parameters)
         self._ranks = ranks
+        self._holders = holders
         self._names = {id(p): n for n, p in model.named_parameters()}
         self._off = set(PROBES) - set(self.cadence.probes)
         self._seen: dict[str, float] = {}
-        blocks = find_blocks(model)
+        blocks = find_blocks(model, least=1 if holders.num_stages > 1 else 2)
         self.num_layers = len(blocks)
+        """Of this rank's part of the model."""
+        self.gives_loss = True
+        """Whether this rank's part of the model ends in the loss of the step under way."""
         self._groups = _groups(self._parameters, self._names, list(blocks))
         layer = output_layer or find_output_layer(model)
         self.hidden = HiddenProbe(model, layer)
         self.hidden.enabled = self.runs("hidden")
-        self.update = UpdateProbe(self._parameters, ranks.count)
+        self.update = UpdateProbe(self._parameters, holders)
         self._no_gradient = NoGradientProbe(model, self._parameters, self._names)
         self._half_without = False
         """Whether most parameters had no gradient when all was read last: every step is looked at
@@ -179,6 +188,9 @@ class Probes:
         self._attention = AttentionProbe(training.model)
         self._log_z = LogZProbe(layer)
         self._router = RouterProbe(model)
+        here = (self.num_layers, self._router.sizes)
+        self._parts = ranks.collect(here) if holders.differ else [here] * ranks.count
+        """Blocks, and experts of each router, that each rank holds."""
         self.samples = SampleProbe()
         self._overflow = OverflowProbe(model)
         self._broken = False
@@ -213,7 +225,8 @@ class Probes:
         self._router.forget()
         if self._broken and self.runs("overflow"):
             self._overflow.arm()
-        if self.due and self.runs("update"):
+        # Who holds what may be known only once this step has gradients, and then on all ranks.
+        if self.due and self.runs("update") and self._holders.is_settled:
             self.update.before(step)
 
     @property
@@ -290,12 +303,12 @@ class Probes:
             self._seen["grad_zero_share"], self._seen["grad_zero_steps"] = without
         if not pairs:
             return
-        count = self._ranks.count
-        sums = sums_by_group(squares * rescale, grads, groups, count)
+        held = [self._holders.of(p) for p, *_ in pairs]
+        sums = sums_by_group(squares * rescale, grads, groups, held)
         sums += [0.0] * (self.num_layers + 2 - len(sums))
         self._layers["grad_square"] = sums[: self.num_layers]
         self._seen["embedding_square"] = sums[self.num_layers]
-        self._seen["num_zeros"] = count_zeros(grads, count)
+        self._seen["num_zeros"] = count_zeros(grads, held)
         # An embedding's rows get rare gradients, so that g / sqrt(v) is large in sound runs too.
         dense = [
             p
@@ -310,7 +323,7 @@ class Probes:
     def at_update(self) -> None:
         """Look at the optimizer's state right after an update, with its gradients still there."""
         if self.due and self.runs("moments"):
-            self._kept = kept_of(self._training.optimizer, self._names, self._ranks.count)
+            self._kept = kept_of(self._training.optimizer, self._names, self._holders)
             self._broken_state += starved(self._training.optimizer, self._kept)
             self._tell_of_small_updates()
 
@@ -334,7 +347,7 @@ class Probes:
         """
         found = Measured()
         hidden = self.hidden.take()
-        if hidden is not None:
+        if hidden is not None and self.gives_loss:
             found.values["activation_norm"] = hidden
         self._softly("samples", lambda: self._take_samples(found))
         broken = [r for r in self._overflow.take() if r.overflows]
@@ -364,7 +377,8 @@ class Probes:
                 if self.update.scale is not None:
                     self._seen["weight_scale"] = self.update.scale
             self._take_softly()
-            checksum = checksum_of_copies(self._parameters) if self._ranks.count > 1 else 0.0
+            if self._ranks.count > 1:
+                checksum = checksum_of_copies(self._holders.shared(self._parameters))
         finally:  # the other ranks wait for this one's share, whatever failed here
             table = self._ranks.gather(self._vector(checksum))
             self._take_router(found)
@@ -374,16 +388,31 @@ class Probes:
 
     def _take_router(self, found: Measured) -> None:
         """Take what the routers did; all ranks must call it where signs are due."""
-        sizes = self._router.sizes
+        before, here, behind = self._around(lambda part: part[1])
+        sizes = [*before, *here, *behind]
         if not sizes or "router" not in self.cadence.probes:
             return
-        mine = [math.nan] * (sum(2 * experts + 2 for experts in sizes) + 1)
+        first, own, last = (sum(2 * n + 2 for n in some) for some in (before, here, behind))
+        mine = [math.nan] * (own + 1)
 
         def look() -> None:
             mine[:] = self._router.take()
 
-        self._softly("router", look)
+        if here:
+            self._softly("router", look)
+        mine = [*[0.0] * first, *mine[:own], *[0.0] * last, mine[own]]
         found.values |= router_signals(self._ranks.gather(mine), sizes)
+
+    def _around(
+        self, of: Callable[[tuple[int, list[int]]], list[T]]
+    ) -> tuple[list[T], list[T], list[T]]:
+        """Return what the stages before this one, it, and those behind it hold, in their order."""
+        stages: tuple[list[T], list[T], list[T]] = ([], [], [])
+        mine, firsts = self._holders.stage, self._holders.firsts()
+        for rank in sorted(set(firsts)):
+            stage = self._holders.stage_of[rank]
+            stages[(stage > mine) - (stage < mine) + 1].extend(of(self._parts[rank]))
+        return stages
 
     def _take_samples(self, found: Measured) -> None:
         taken = self.samples.take()
@@ -393,11 +422,11 @@ class Probes:
     def _take_moments(self, found: Measured) -> None:
         if not self.runs("moments"):
             return
-        optimizer, count = self._training.optimizer, self._ranks.count
+        optimizer = self._training.optimizer
         kept, self._kept = self._kept, None
         if kept is None:  # no update was done
-            kept = kept_of(optimizer, self._names, count)
-        moment = read_moments(optimizer, kept, count)
+            kept = kept_of(optimizer, self._names, self._holders)
+        moment = read_moments(optimizer, kept)
         self._moments = moment
         if moment is None:
             return
@@ -454,7 +483,7 @@ class Probes:
 
         def log_z() -> None:
             value = self._log_z.take()
-            if value is not None:
+            if value is not None and self.gives_loss:
                 self._seen["output_log_z"] = value
                 self._seen["num_outputs"] = float(self._log_z.num_outputs)
 
@@ -489,17 +518,23 @@ class Probes:
     # -- over all ranks ---------------------------------------------------------------------
 
     def _vector(self, checksum: float) -> list[float]:
-        """Return this rank's share as numbers in a fixed order; NaN where there is none."""
+        """Return this rank's share as numbers in a fixed order; NaN where there is none.
+
+        Of the blocks of other stages its share of a sum is 0.
+        """
         none = [math.nan] * self.num_layers
         numbers = [self._seen.get(name, math.nan) for name, _ in (*_SIGNS, *_WHOLE)]
-        for name, _ in _BY_LAYER:
-            numbers += self._layers.get(name, none)
+        before, _, behind = self._around(lambda part: [math.nan] * part[0])
+        for name, how in _BY_LAYER:
+            left = 0.0 if how == _ADDED else math.nan
+            mine = self._layers.get(name, none)
+            numbers += [*[left] * len(before), *mine, *[left] * len(behind)]
         return [*numbers, checksum]
 
     def _add_up(self, table: NDArray[np.float64], found: Measured) -> None:
         whole = (*_SIGNS, *_WHOLE)
         self._note_whole(table, whole, found)
-        start, n = len(whole), self.num_layers
+        start, n = len(whole), sum(len(p) for p in self._around(lambda part: [0] * part[0]))
         for i, (name, how) in enumerate(_BY_LAYER):
             by_layer = _together(table[:, start + i * n : start + (i + 1) * n], how)
             if name in self._layers or not np.isnan(by_layer).all():
@@ -526,7 +561,8 @@ class Probes:
         memory = host_memory_gib()
         if memory is not None:
             found.values["host_memory_gib"] = memory
-        odd = np.flatnonzero((table[:, -1] != table[0, -1]) & np.isfinite(table[:, -1]))
+        like = table[self._holders.firsts(), -1]
+        odd = np.flatnonzero((table[:, -1] != like) & np.isfinite(table[:, -1]))
         if len(odd):
             found.labels["odd_ranks"] = " ".join(map(str, odd))
 
@@ -535,8 +571,10 @@ class Probes:
     ) -> None:
         """Note the first columns of all ranks' table [ranks, n], one number for each name."""
         for i, (name, how) in enumerate(names):
-            if name in self._seen:  # NaN is a value here
-                found.values[name] = float(_together(table[:, i : i + 1], how)[0])
+            column = table[:, i : i + 1]
+            elsewhere = self._holders.differ and not np.isnan(column).all()
+            if name in self._seen or elsewhere:  # NaN is a value here
+                found.values[name] = float(_together(column, how)[0])
 
     def close(self) -> None:
         """Remove all hooks."""

@@ -114,13 +114,15 @@ def _word(flag: object) -> str:
     return "on" if flag else "off"
 
 
-def layout(parameters: Iterable[torch.Tensor], world_size: int) -> dict[str, int]:
+def layout(
+    parameters: Iterable[torch.Tensor], world_size: int, num_stages: int = 1
+) -> dict[str, int]:
     """Return how the ranks share the work: world size, data, tensor and pipeline parallel sizes.
 
     Read from the device meshes of the parameters. A dimension whose name contains `tp`, `pp` or
     `cp` is tensor, pipeline or context parallel; every other dimension (`dp`, `fsdp`, unnamed) is
-    data parallel. Without a mesh all ranks are data parallel, as under DDP. A pipeline without a
-    mesh is not recognized.
+    data parallel. Without a mesh all ranks are data parallel, as under DDP; `num_stages` are
+    those of a pipeline without one.
     """
     sizes: dict[str, int] = {}
     for parameter in parameters:
@@ -133,6 +135,7 @@ def layout(parameters: Iterable[torch.Tensor], world_size: int) -> dict[str, int
         for kind, mark in (("tensor", "tp"), ("pipeline", "pp"), ("context", "cp")):
             if mark in name:
                 found[kind] *= size
+    found["pipeline"] = max(found["pipeline"], num_stages)
     data = max(world_size // (found["tensor"] * found["pipeline"] * found["context"]), 1)
     return {
         "world_size": world_size,

@@ -2,7 +2,8 @@
 
     tensors/          shards of all ranks; what ranks hold alike is written once
     state.json        what they share
-    rank-00000.json   what is this rank's own: random states, position in the data
+    rank-00000.json   what is this rank's own: random states, position in the data, and its part of
+                      a model that is no rank's as a whole
 
 The manifest's hashes are compared before a byte is interpreted, and a file that it does not list is
 refused. Torch's distributed checkpoint keeps its own index in a pickle (`.metadata`); torch never
@@ -29,6 +30,7 @@ from torch.distributed.tensor import DTensor
 from trimtab.checkpoints.manifest import commit, verify
 from trimtab.durable import make_folder, move
 from trimtab.errors import ActError, ReadError
+from trimtab.guard.distributed.sharding import local
 from trimtab.guard.state.serialization import join, split
 from trimtab.guard.state.tensor_index import IndexedReader
 
@@ -41,8 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load_state", "save_state"]
 
-_OF_MODEL = "state.training.model."
-_OF_OPTIMIZER = re.compile(r"state\.training\.optimizer\.state\.(\d+)\.")
+_OF_MODEL = re.compile(r"(?:state|rank-\d+)\.training\.model\.(.+)")
+_OF_OPTIMIZER = re.compile(r"(?:state|rank-\d+)\.training\.optimizer\.state\.(\d+)\.")
 
 
 def save_state(
@@ -136,7 +138,8 @@ def write_tensors(shared: StateDict, own: StateDict, partial: Path, ranks: Ranks
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch warns that no process group is initialised
-            held = {**tensors, **mine}
+            # What is this rank's own is whole as it lies here: of a sharded tensor, the shard.
+            held = {**tensors, **{key: local(tensor) for key, tensor in mine.items()}}
             save(
                 held,
                 storage_writer=FileSystemWriter(folder, per_thread_copy_ahead=_ahead(held)),
@@ -188,13 +191,21 @@ def _load(path: Path, training: Training, ranks: Ranks) -> StateDict:
     known_here = (path / f"{_own_name(ranks.index)}.json").exists()
     name = _own_name(ranks.index if known_here else 0)
     own_tree = json.loads((path / f"{name}.json").read_text(encoding="utf-8"))
+    if "training" in own_tree and tree["num_ranks"] != ranks.count:
+        raise ReadError(
+            f"{path}: holds the parts of a model of {tree['num_ranks']} ranks, these are"
+            f" {ranks.count}; go on with as many, or load your trainer's own checkpoint"
+        )
     reader = IndexedReader(path)
     tensors: dict[str, torch.Tensor] = {}
+    sharded: dict[str, torch.Tensor] = {}
     model, parameters = training.bare_model.state_dict(), training.parameters
     for key, known in reader.index.state_dict_metadata.items():
         assert isinstance(known, TensorStorageMetadata)  # the reader has refused any other
         if not key.startswith("rank-") or key.startswith(name):
             tensors[key] = _room_for(key, known, model, parameters)
+            if key.startswith("rank-"):
+                sharded[key], tensors[key] = tensors[key], local(tensors[key])
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -202,7 +213,7 @@ def _load(path: Path, training: Training, ranks: Ranks) -> StateDict:
             load(tensors, storage_reader=reader, no_dist=True)
     except CheckpointException as error:
         raise ReadError(f"{path}: cannot be read ({error}); resume from an older one") from error
-    state: StateDict = {**join(tensors, tree), **join(tensors, own_tree)}
+    state: StateDict = {**join(tensors, tree), **join(sharded, own_tree)}
     if not known_here:
         state["rng"] = None
     return state
@@ -215,10 +226,11 @@ def _room_for(
     parameters: Sequence[torch.Tensor],
 ) -> torch.Tensor:
     """Return a tensor to load into: sharded as its counterpart in this run is, or whole."""
-    like: object = model.get(key.removeprefix(_OF_MODEL)) if key.startswith(_OF_MODEL) else None
+    of_model = _OF_MODEL.fullmatch(key)
+    like: object = model.get(of_model[1]) if of_model else None
     moment = _OF_OPTIMIZER.match(key)
     if moment and int(moment[1]) < len(parameters):
         like = parameters[int(moment[1])]
-    if isinstance(like, DTensor) and like.shape == known.size:
+    if isinstance(like, DTensor) and known.size in (like.shape, local(like).shape):
         return torch.empty_like(like, dtype=known.properties.dtype)
     return torch.empty(known.size, dtype=known.properties.dtype)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from trimtab.checkpoints.manifest import CheckpointOnDisk
     from trimtab.detectors.contract import Finding
+    from trimtab.guard.distributed.holders import Holders
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.state.run_state import RunState
@@ -30,17 +31,26 @@ __all__ = ["RestorePoints"]
 
 _OF_RANK = ("rng", "data")
 """What differs from rank to rank."""
+_OF_PART = ("training", "settings", "parameter_order")
+"""The same, where ranks hold different parts of the model."""
 
 
 class RestorePoints:
     """Takes and saves states of a run, and finds them again.
 
     Where several ranks train together, what they hold in common is saved once, sharded tensors
-    shard by shard; random states and the position in the data are saved by rank.
+    shard by shard; random states and the position in the data are saved by rank. Where they hold
+    different parts of the model, so are these.
     """
 
     def __init__(
-        self, state: RunState, policy: Policy, *, recorder: Recorder, ranks: Ranks
+        self,
+        state: RunState,
+        policy: Policy,
+        *,
+        recorder: Recorder,
+        ranks: Ranks,
+        holders: Holders,
     ) -> None:
         """Open the checkpoints of a run; nothing is read.
 
@@ -49,6 +59,7 @@ class RestorePoints:
             policy: How many states are kept, and where a second copy goes.
             recorder: Writes down what was saved.
             ranks: Those that train together.
+            holders: Which of them hold which part of the model.
         """
         copy_to = Path(policy.copy_to) if policy.copy_to else None
         self.ring = SnapshotRing(policy.snapshots_kept)
@@ -56,6 +67,7 @@ class RestorePoints:
         self.pace = SnapshotPace(policy, ranks)
         self._state = state
         self._ranks = ranks
+        self._of_rank = (*_OF_RANK, *(_OF_PART if holders.differ else ()))
         self._policy = policy
         self._budget: SnapshotBudget | None = None
         self._spill: Spill | None = None
@@ -226,7 +238,7 @@ class RestorePoints:
                 self.store.note(f"the checkpoint of step {step} is suspect: {doubt}")
         # In the background training changes the live tensors while they are written: copies only.
         payload = state.saved_payload(copy=background)
-        own = {name: payload.pop(name) for name in _OF_RANK}
+        own = {name: payload.pop(name) for name in self._of_rank}
         self.store.save(payload, own, step=step, why=why, background=background, doubt=doubt)
         self._saved_step = step
 
@@ -275,7 +287,7 @@ class RestorePoints:
 
     def _save_earlier(self, point: Snapshot, *, doubt: str = "") -> None:
         payload = self._state.saved_snapshot(point)
-        own = {name: payload.pop(name) for name in _OF_RANK}
+        own = {name: payload.pop(name) for name in self._of_rank}
         self.store.save(
             payload,
             own,

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from trimtab.guard.distributed.holders import Holders
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.distributed.step_reduction import StepSum
     from trimtab.guard.probes.suite import Probes
@@ -69,6 +70,7 @@ class OptimizerStep:
         precision: Precision,
         probes: Probes,
         ranks: Ranks,
+        holders: Holders,
         run_probe: Callable[[Callable[[], object]], object],
     ) -> None:
         """Take over an optimizer; nothing is changed before the first step.
@@ -81,6 +83,7 @@ class OptimizerStep:
             precision: Gives the loss scaler in use.
             probes: Look at gradients and at the update.
             ranks: Those that train together.
+            holders: Which of them hold which part of the model.
             run_probe: Runs what looks at gradients, where its failure does no harm.
         """
         self.parameters = parameters
@@ -91,6 +94,7 @@ class OptimizerStep:
         self._precision = precision
         self._probes = probes
         self._ranks = ranks
+        self._holders = holders
         self._run_probe = run_probe
         self._clipped: tuple[torch.Tensor, float | None] | None = None
         self._nonfinite: tuple[str, int] | None = None
@@ -161,6 +165,8 @@ class OptimizerStep:
             look: Find the first tensor that is not finite where the norm is not.
         """
         clipped, self._clipped = self._clipped, None
+        if clipped is not None:  # maybe by the trainer itself
+            self._holders.settle(self.parameters)
         return clipped or self._clip_now(look=look)
 
     def _clip_now(self, *, look: bool) -> tuple[torch.Tensor, float | None]:
@@ -175,8 +181,15 @@ class OptimizerStep:
             self.parameters[:] = trained_parameters(training)
         limit = None if self._clip is None else self._clip * self._state.decisions.clip_factor
         self._nonfinite = None
+        self._holders.settle(self.parameters)
         find = partial(self._run_probe, self._find_nonfinite) if look else None
-        return clip_gradients(self.parameters, limit, self._ranks, look=find), limit
+        norm = clip_gradients(self.parameters, limit, self._ranks, self._holders, look=find)
+        return norm, limit
+
+    def measure_norm(self) -> float:
+        """Return the gradient norm of all ranks without clipping; all ranks must call it."""
+        self._holders.settle(self.parameters)
+        return float(clip_gradients(self.parameters, None, self._ranks, self._holders))
 
     def _find_nonfinite(self) -> None:
         self._nonfinite = first_nonfinite(self.parameters, self._names)

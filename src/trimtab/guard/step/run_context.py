@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from trimtab.guard.data.streams import Order
+    from trimtab.guard.distributed.holders import Holders
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.probes.suite import Probes
     from trimtab.guard.recording.recorder import Recorder
@@ -36,6 +37,7 @@ class RunContext:
     policy: Policy
     recorder: Recorder
     ranks: Ranks
+    holders: Holders
     training: Training
     data: Order
     state: RunState

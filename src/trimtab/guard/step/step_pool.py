@@ -7,6 +7,7 @@ import platform
 import zlib
 from typing import TYPE_CHECKING
 
+from trimtab.errors import ConfigError
 from trimtab.guard.distributed.step_reduction import (
     StepShare,
     StepSum,
@@ -135,7 +136,15 @@ class StepPool:
             self._whole = whole_of(table.to("cpu").numpy(), replicas=self._replicas)
         else:
             self._whole = pool(share, self._ranks, replicas=self._replicas)
+        self._check_loss()
         return self._whole
+
+    def _check_loss(self) -> None:
+        if not self._whole.has_loss:
+            raise ConfigError(
+                "guard.note_loss(None) on all ranks: one of them must give the loss of the step,"
+                " in a pipeline the last stage"
+            )
 
     def pool_on_device(self, samples: int, tokens: int, **seen: torch.Tensor) -> torch.Tensor:
         """Return the shares of all ranks, [ranks, n] on the device; the host reads nothing.
@@ -151,6 +160,7 @@ class StepPool:
     def read(self, table: NDArray[np.float64]) -> StepSum:
         """Return the step whose shares `pool_on_device` gathered, once they are on the host."""
         self._whole = whole_of(table, replicas=self._replicas)
+        self._check_loss()
         return self._whole
 
     def pool_noted(self, whole: StepSum) -> dict[str, float]:
@@ -207,4 +217,5 @@ class StepPool:
             float(zlib.crc32(names.encode())) if self._noted else 0.0,
             *self._clock.take_own(),
             _HOST,
+            float(self._probes.gives_loss),
         )

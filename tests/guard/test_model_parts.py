@@ -1,0 +1,153 @@
+"""Ranks that hold different parts of a model: stages of a pipeline, experts; one run, one verdict.
+
+The truth is the same model in one process: same seed, same data.
+"""
+
+import json
+import math
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from tests.guard.crowd import run_crowd
+from tests.guard.model_parts import Job, work
+from tests.guard.tiny import events_of, rows_of
+from trimtab import analyze
+
+pytestmark = pytest.mark.torch
+
+run_parts = partial(run_crowd, work=work, timeout_s=200)
+
+
+def both(tmp_path: Path, world: int, job: Job) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The rows of the run on several ranks and of the same in one process."""
+    alone, many = tmp_path / "alone", tmp_path / "many"
+    alone.mkdir()
+    many.mkdir()
+    assert run_parts(alone, 1, job) == [0]
+    assert run_parts(many, world, job) == [0] * world
+    return rows_of(many / "run"), rows_of(alone / "run")
+
+
+def layers_of(run: Path) -> list[dict[str, Any]]:
+    """What was measured by block, step after step."""
+    lines = (run / "signals" / "layers" / "1.0.jsonl").read_text().splitlines()
+    assert len(lines) == 3
+    return [json.loads(line) for line in lines]
+
+
+def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+    assert len(found) == len(expected) == 24
+    names = ["loss", "grad_norm", "samples_seen", "tokens_seen", "batch_size"]
+    for a, b in zip(found, expected, strict=True):
+        assert {n: a[n] for n in names} == pytest.approx({n: b[n] for n in names}, rel=2e-4)
+        # of the last micro-batch, as of the last forward pass anywhere
+        assert a["activation_norm"] == pytest.approx(b["activation_norm"], rel=0.1)
+    for name in ("weight_norm", "update_norm", "adam_v_l1", "adam_m_l1", "adam_v_max"):
+        mine = [(r["step"], r[name]) for r in found if name in r]
+        theirs = {r["step"]: r[name] for r in expected if name in r}
+        assert len(mine) >= 2
+        assert [v for _, v in mine] == pytest.approx([theirs[s] for s, _ in mine], rel=2e-3)
+    assert not [r for r in found if "odd_ranks" in r or "nonfinite_ranks" in r]
+
+
+@pytest.mark.parametrize(
+    ("world", "job"),
+    [
+        (2, Job(num_stages=2)),
+        pytest.param(4, Job(num_stages=4, renumber=True, schedule="gpipe"), marks=pytest.mark.slow),
+        pytest.param(4, Job(num_stages=2, clip=None), marks=pytest.mark.slow),
+        pytest.param(4, Job(num_stages=2, shard=True), marks=pytest.mark.slow),
+        (2, Job(experts=True)),
+        pytest.param(4, Job(experts=True, clip=None), marks=pytest.mark.slow),
+    ],
+    ids=["two stages", "four alike", "stages and replicas", "stages and shards", "experts", "4 ep"],
+)
+def test_rows_are_those_of_one_process(tmp_path: Path, world: int, job: Job) -> None:
+    found, expected = both(tmp_path, world, job)
+    assert_same(found, expected)
+    start = events_of(tmp_path / "many" / "run", "start")[0]
+    assert start.data["settings"]["pipeline_parallel_size"] == job.num_stages
+    many, alone = (layers_of(tmp_path / which / "run") for which in ("many", "alone"))
+    for a, b in zip(many, alone, strict=True):
+        assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=2e-3), a["step"]
+        assert a["activation_rms"] == pytest.approx(b["activation_rms"], rel=0.1), a["step"]
+    for name in ("expert_load_max", "router_entropy"):
+        assert [r[name] for r in found if name in r] == pytest.approx(
+            [r[name] for r in expected if name in r], rel=2e-3
+        )
+
+
+def _break_first_stage(rank: int, step: int, model: nn.Module) -> None:
+    if rank == 0 and step == 20:
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(8.0)
+
+
+def _nan_in_middle(rank: int, step: int, model: nn.Module) -> None:
+    if rank == 0 and step == 20:
+        with torch.no_grad():
+            next(model.parameters())[0] = torch.nan
+
+
+def test_a_fault_in_one_stage_is_one_verdict_of_the_run(tmp_path: Path) -> None:
+    job = Job(num_stages=2, steps=40, spoil=_break_first_stage)
+    assert run_parts(tmp_path, 2, job) == [0, 0]
+    found = analyze(tmp_path / "run")
+    assert found.verdict != "healthy"
+    onset = next(i.incident.onset for i in found.incidents if i.severity == "critical")
+    assert onset in (19, 20, 21)
+    said = (tmp_path / "said.txt").read_text()
+    assert said.count("recording to") == 1
+
+
+def test_a_value_that_is_not_finite_on_one_stage_names_it(tmp_path: Path) -> None:
+    job = Job(num_stages=2, steps=30, spoil=_nan_in_middle)
+    assert run_parts(tmp_path, 2, job) in ([3, 3], [0, 0])
+    rows = rows_of(tmp_path / "run")
+    assert math.isnan(rows[19]["grad_norm"])
+    assert rows[19]["nonfinite_at"]
+
+
+def test_act_only_advises_where_parts_differ(tmp_path: Path) -> None:
+    job = Job(num_stages=2, steps=40, mode="act", spoil=_break_first_stage)
+    assert run_parts(tmp_path, 2, job) == [0, 0]
+    said = (tmp_path / "said.txt").read_text()
+    assert "2 stages of a pipeline" in said
+    assert "mode advise" in said
+    assert len(events_of(tmp_path / "run", "attempt")) == 1
+
+
+def test_a_pipeline_goes_on_from_its_checkpoint_bit_for_bit(tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole.mkdir()
+    cut.mkdir()
+    assert run_parts(whole, 2, Job(num_stages=2)) == [0, 0]
+    assert run_parts(cut, 2, Job(num_stages=2, stop_at=13)) == [0, 0]
+    assert run_parts(cut, 2, Job(num_stages=2)) == [0, 0]
+    for rank in range(2):
+        a = torch.load(whole / f"out-{rank}.pt", weights_only=True)["model"]
+        b = torch.load(cut / f"out-{rank}.pt", weights_only=True)["model"]
+        assert a.keys() == b.keys()
+        assert all(torch.equal(a[k], b[k]) for k in a)
+
+
+@pytest.mark.slow
+def test_sharded_stages_go_on_and_other_numbers_of_ranks_are_refused(tmp_path: Path) -> None:
+    job = Job(num_stages=2, shard=True)
+    assert run_parts(tmp_path, 4, Job(num_stages=2, shard=True, stop_at=13)) == [0] * 4
+    assert run_parts(tmp_path, 4, job) == [0] * 4
+    assert [r["step"] for r in rows_of(tmp_path / "run", "1.1")] == [*range(9, 25)]
+    other = tmp_path / "other"
+    other.mkdir()
+    assert run_parts(other, 2, Job(num_stages=2, stop_at=13)) == [0, 0]
+    assert run_parts(other, 4, Job(num_stages=2)) != [0] * 4
+
+
+def test_a_step_without_a_loss_anywhere_is_refused(tmp_path: Path) -> None:
+    assert run_parts(tmp_path, 2, Job(num_stages=2, no_loss=True)) != [0, 0]
