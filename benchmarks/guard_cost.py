@@ -1,9 +1,10 @@
 """Measures what the guard costs: the same step with and without it, interleaved in one process.
 
-Two copies of a model are trained side by side on the same batches, one in the plain loop and one
-under the guard in `observe`. The order within a pair alternates. What is read at every tenth step
-must count, so the ratio is that of ten pairs in a row; it cancels what else the machine does. Its
-median is the figure, with a 95 % interval from 2,000 bootstrap resamples. The steps are the first
+Three copies of a model are trained side by side on the same batches, two in the plain loop and one
+under the guard in `observe`, in turns that rotate. What is read at every tenth step must count, so
+the ratio is that of ten steps in a row; it cancels what else the machine does. Its median is the
+figure, with a 95 % interval from 2,000 bootstrap resamples. The ratio of the two plain copies says
+what of it is the machine's. The steps are the first
 ones of a run, in which early signs are read most often. Checkpoints are left out of the paired
 figure and timed apart.
 """
@@ -95,7 +96,7 @@ def _measure(size: CostSize, text: Text, say: Callable[[str], None]) -> dict[str
         warmup_steps=10,
     )
     with tempfile.TemporaryDirectory() as folder:
-        plain = _plain_steps(build(scenario, 0, text))
+        plain, again = (_plain_steps(build(scenario, 0, text)) for _ in range(2))
         parts = build(scenario, 0, text)
         guard = Guard(
             parts.model,
@@ -109,17 +110,19 @@ def _measure(size: CostSize, text: Text, say: Callable[[str], None]) -> dict[str
             policy=Policy(mode="observe", checkpoint_every_steps=10**9),
         )
         guarded = _guarded_steps(parts, guard)
-        without, with_guard = [], []
-        for pair in range(size.pairs + _WARM_UP_PAIRS):
-            first, second = (plain, guarded) if pair % 2 else (guarded, plain)
-            a, b = _time(first), _time(second)
-            if pair >= _WARM_UP_PAIRS:
-                without.append(a if pair % 2 else b)
-                with_guard.append(b if pair % 2 else a)
+        works = (plain, guarded, again)
+        times: list[list[float]] = [[], [], []]
+        for turn in range(size.pairs + _WARM_UP_PAIRS):
+            for k in ((turn + i) % 3 for i in range(3)):
+                taken = _time(works[k])
+                if turn >= _WARM_UP_PAIRS:
+                    times[k].append(taken)
+        without, with_guard, control = times
         saving = _time_checkpoints(guard)
         guard.close()
     ratios = block_ratios(with_guard, without)
     low, high = interval(ratios)
+    noise = block_ratios(control, without)
     row = {
         "size": size.name,
         "pairs": len(without),
@@ -127,12 +130,17 @@ def _measure(size: CostSize, text: Text, say: Callable[[str], None]) -> dict[str
         "ratio": float(np.median(ratios)),
         "ratio_low": low,
         "ratio_high": high,
+        "control": float(np.median(noise)),
+        "control_low": interval(noise)[0],
+        "control_high": interval(noise)[1],
         "checkpoint_ms": 1e3 * saving,
         "within_budget": high <= _BUDGET,
     }
     say(
         f"  {size.name:<22} step {row['step_ms']:7.1f} ms   ratio {row['ratio']:.4f}  [{low:.4f},"
-        f" {high:.4f}] over {len(without)} pairs   checkpoint {row['checkpoint_ms']:.0f} ms  "
+        f" {high:.4f}] over {len(without)} pairs   plain by plain {row['control']:.4f}"
+        f" [{row['control_low']:.4f}, {row['control_high']:.4f}]   checkpoint"
+        f" {row['checkpoint_ms']:.0f} ms  "
         f" {'within' if row['within_budget'] else 'ABOVE'} {_BUDGET - 1:.0%}"
     )
     return row

@@ -3,6 +3,7 @@
 The truth is the same model in one process: same seed, same data.
 """
 
+import dataclasses
 import json
 import math
 from functools import partial
@@ -82,6 +83,14 @@ def test_rows_are_those_of_one_process(tmp_path: Path, world: int, job: Job) -> 
         )
 
 
+def assert_same_part(this: Path, that: Path, rank: int) -> None:
+    a, b = (
+        torch.load(folder / f"out-{rank}.pt", weights_only=True)["model"] for folder in (this, that)
+    )
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[k], b[k]) for k in a)
+
+
 def _break_first_stage(rank: int, step: int, model: nn.Module) -> None:
     if rank == 0 and step == 20:
         with torch.no_grad():
@@ -114,13 +123,37 @@ def test_a_value_that_is_not_finite_on_one_stage_names_it(tmp_path: Path) -> Non
     assert rows[19]["nonfinite_at"]
 
 
-def test_act_only_advises_where_parts_differ(tmp_path: Path) -> None:
-    job = Job(num_stages=2, steps=40, mode="act", spoil=_break_first_stage)
-    assert run_parts(tmp_path, 2, job) == [0, 0]
-    said = (tmp_path / "said.txt").read_text()
-    assert "2 stages of a pipeline" in said
-    assert "mode advise" in said
-    assert len(events_of(tmp_path / "run", "attempt")) == 1
+def _spoil_weights_once(rank: int, step: int, model: nn.Module) -> None:
+    if rank == 0 and step == 60 and not hasattr(model, "spoiled"):
+        model.spoiled = True  # type: ignore[assignment]
+        with torch.no_grad():
+            for p in model.parameters():
+                p.mul_(4.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("world", "job"),
+    [
+        (2, Job(num_stages=2)),
+        (4, Job(num_stages=2)),
+        (4, Job(num_stages=2, shard=True)),
+        (2, Job(experts=True)),
+    ],
+    ids=["stages", "stages and replicas", "stages and shards", "experts"],
+)
+def test_act_takes_all_parts_back_to_the_bit(tmp_path: Path, world: int, job: Job) -> None:
+    job = dataclasses.replace(job, mode="act", steps=140)
+    sound, faulty = tmp_path / "sound", tmp_path / "faulty"
+    sound.mkdir()
+    faulty.mkdir()
+    assert run_parts(sound, world, job) == [0] * world
+    spoiled = dataclasses.replace(job, spoil=_spoil_weights_once)
+    assert run_parts(faulty, world, spoiled) == [0] * world
+    assert not events_of(sound / "run", "action")
+    assert [e.data["remedy"] for e in events_of(faulty / "run", "action")] == ["roll-back"]
+    for rank in range(world):
+        assert_same_part(sound, faulty, rank)
 
 
 def test_a_pipeline_goes_on_from_its_checkpoint_bit_for_bit(tmp_path: Path) -> None:
@@ -131,10 +164,7 @@ def test_a_pipeline_goes_on_from_its_checkpoint_bit_for_bit(tmp_path: Path) -> N
     assert run_parts(cut, 2, Job(num_stages=2, stop_at=13)) == [0, 0]
     assert run_parts(cut, 2, Job(num_stages=2)) == [0, 0]
     for rank in range(2):
-        a = torch.load(whole / f"out-{rank}.pt", weights_only=True)["model"]
-        b = torch.load(cut / f"out-{rank}.pt", weights_only=True)["model"]
-        assert a.keys() == b.keys()
-        assert all(torch.equal(a[k], b[k]) for k in a)
+        assert_same_part(whole, cut, rank)
 
 
 @pytest.mark.slow

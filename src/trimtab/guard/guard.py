@@ -171,7 +171,6 @@ class Guard:
         order, ranks = open_order(data), Ranks()
         training = Training(model, optimizer, scheduler, scaler, setup_checks.extra_parts(extra))
         holders = Holders(ranks, trained_parameters(training), training.bare_model)
-        policy, told = setup_checks.mode_for(holders, policy)
         uncertified = ""
         if policy.mode == "act":
             machine = machine_of(device_of(optimizer))
@@ -224,7 +223,7 @@ class Guard:
                         is_old=is_old,
                         start_over=start_over,
                         validate=validate,
-                        notes=(*brought, *told),
+                        notes=(*brought, *filter(None, (holders.text,))),
                         uncertified=uncertified,
                     )
                 )

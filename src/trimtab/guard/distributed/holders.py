@@ -87,6 +87,14 @@ class Holders:
         """Whether some rank holds parameters that another does not; alike on all ranks."""
         return self.num_stages > 1 or self.has_experts
 
+    @property
+    def text(self) -> str:
+        """What ranks hold, in a sentence; empty where all hold the same."""
+        stages = f"{self.num_stages} stages of a pipeline" if self.num_stages > 1 else ""
+        experts = "experts of their own" if self.has_experts else ""
+        found = " and ".join(filter(None, (stages, experts)))
+        return found and f"ranks hold {found}: taken as one model"
+
     def of(self, parameter: torch.Tensor) -> int:
         """Return how many ranks hold a parameter, its sharding left aside."""
         if self.has_experts and _is_marked(parameter):

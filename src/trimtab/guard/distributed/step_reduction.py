@@ -95,7 +95,7 @@ class StepSum:
     """Parts of the guard that are degraded on any rank, one bit each."""
     stop: bool = False
     noted: bool = False
-    """Whether all ranks have further signals, of the same names."""
+    """Whether all ranks with a loss have further signals, of the same names."""
     broken_ranks: tuple[int, ...] = ()
     """Ranks whose own loss or norm is not finite, where not all are."""
     odd_ranks: tuple[int, ...] = ()
@@ -103,8 +103,8 @@ class StepSum:
     norm that is not finite says nothing of the weights: the update is left out on all."""
     paces: tuple[PaceShare, ...] = ()
     """Of each rank."""
-    has_loss: bool = True
-    """Whether any rank has a loss."""
+    num_losses: int = 1
+    """Ranks that have a loss."""
 
 
 def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
@@ -155,7 +155,7 @@ def _alone(share: StepShare) -> StepSum:
         faults=int(share.faults),
         stop=bool(share.stop),
         paces=(PaceShare(share.data_s, share.forward_s, share.between_s, share.host),),
-        has_loss=bool(share.has_loss),
+        num_losses=int(share.has_loss),
     )
 
 
@@ -174,7 +174,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         _known(float(s.mean())) for s in seen
     )
     broken = np.flatnonzero(~((np.isfinite(loss) | ~ends) & np.isfinite(norm)))
-    loss, hiddens = loss[ends], hiddens[ends]
+    loss, hiddens, noted = loss[ends], hiddens[ends], noted[ends]
     # Compared bit for bit: ranks that hold the same weights reduce to the same norm, so any
     # difference means that the replicas have diverged.
     odd = np.flatnonzero((norm != norm[0]) & np.isfinite(norm) & np.isfinite(norm[0]))
@@ -195,13 +195,13 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
         step_time_s=float(times[0]),
         faults=int(np.bitwise_or.reduce(faults.astype(np.int64))),
         stop=bool(stop.any()),
-        noted=bool(noted[0]) and bool((noted == noted[0]).all()),
+        noted=bool(noted.all()) and bool((noted == noted[:1]).all()),
         broken_ranks=tuple(broken.tolist()) if len(broken) < count else (),
         odd_ranks=tuple(odd.tolist()),
         paces=tuple(
             map(PaceShare, data.tolist(), forward.tolist(), between.tolist(), hosts.tolist())
         ),
-        has_loss=bool(ends.any()),
+        num_losses=int(ends.sum()),
     )
 
 

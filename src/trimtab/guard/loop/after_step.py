@@ -137,6 +137,7 @@ class AfterStep:
         edge.run("verdict", parts.rows.note_order)
         for change in parts.settings.add_to(row.values, step):
             self.tell_change(change)
+        edge.run("record", lambda: parts.rows.agree(row))
         edge.run("recovery", lambda: recovery.see_row(row.values))
         found = self._record(row)
         for text in parts.rows.take_notes():

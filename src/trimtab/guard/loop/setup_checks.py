@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from trimtab.guard.data.streams import Order
-    from trimtab.guard.distributed.holders import Holders
     from trimtab.guard.distributed.process_group import Ranks
 
 __all__ = [
@@ -35,7 +33,6 @@ __all__ = [
     "check_objects",
     "count_tokens",
     "extra_parts",
-    "mode_for",
     "resume_skip_list",
     "safe_counter",
     "safe_say",
@@ -191,19 +188,6 @@ def _each(given: object) -> list[object]:
 def _check_object(name: str, given: object, what: str, *needed: str) -> None:
     if isinstance(given, type) or not all(hasattr(given, part) for part in needed):
         raise ConfigError(f"{name} is {arguments.shown(given)}, expected {what}")
-
-
-def mode_for(holders: Holders, policy: Policy) -> tuple[Policy, tuple[str, ...]]:
-    """Return the policy as far as it goes where ranks hold other parts, and what to say of it."""
-    if not holders.differ:
-        return policy, ()
-    stages = f"{holders.num_stages} stages of a pipeline" if holders.num_stages > 1 else ""
-    experts = "experts of their own" if holders.has_experts else ""
-    text = f"ranks hold {' and '.join(filter(None, (stages, experts)))}: judged as one model"
-    if policy.mode != "act":
-        return policy, (text,)
-    text += "; mode advise, not act: a part cannot be taken back by itself yet"
-    return replace(policy, mode="advise"), (text,)
 
 
 class CallbackErrors:

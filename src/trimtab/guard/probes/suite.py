@@ -194,6 +194,8 @@ class Probes:
         self.samples = SampleProbe()
         self._overflow = OverflowProbe(model)
         self._broken = False
+        self._watched = False
+        """Whether the forward pass of the step under way is watched for what is not finite."""
         self._layers: dict[str, list[float]] = {}
         self._broken_state: list[str] = []
         self._ratio_at = ""
@@ -201,6 +203,11 @@ class Probes:
         self._moments: Moments | None = None
         self._kept: Kept | None = None
         """What the optimizer keeps, of the update just done."""
+
+    @property
+    def parts_differ(self) -> bool:
+        """Whether ranks hold different parts of the model."""
+        return self._holders.differ
 
     def runs(self, name: str) -> bool:
         """Whether a probe is switched on and has not failed."""
@@ -223,7 +230,8 @@ class Probes:
         self._log_z.armed = self.signs_due and self.runs("log_z")
         self._router.armed = self.signs_due and self.runs("router")
         self._router.forget()
-        if self._broken and self.runs("overflow"):
+        self._watched = self._broken and "overflow" in self.cadence.probes
+        if self._watched and self.runs("overflow"):
             self._overflow.arm()
         # Who holds what may be known only once this step has gradients, and then on all ranks.
         if self.due and self.runs("update") and self._holders.is_settled:
@@ -269,7 +277,7 @@ class Probes:
 
     def call_off(self) -> None:
         """Read nothing of this step that all ranks must read together."""
-        self.due = self.signs_due = False
+        self.due = self.signs_due = self._watched = False
 
     def note_loss(self, loss: float) -> None:
         """Take in the loss of the step just done.
@@ -346,16 +354,20 @@ class Probes:
             ActError: The last hidden state, the moments or the update cannot be measured.
         """
         found = Measured()
-        hidden = self.hidden.take()
-        if hidden is not None and self.gives_loss:
-            found.values["activation_norm"] = hidden
-        self._softly("samples", lambda: self._take_samples(found))
+        # First, as the ranks come together for it, and what follows may fail on one of them.
         broken = [r for r in self._overflow.take() if r.overflows]
         self._softly("overflow", self._overflow.kept.raise_once)
         # behind the first one NaN is only passed on
         left = next((r for r in broken if r.inputs_finite), broken[0] if broken else None)
-        if left is not None:
-            found.labels["nonfinite_module"] = left.name
+        name = "" if left is None else left.name
+        if self._watched and self._ranks.count > 1:
+            name = next(filter(None, self._ranks.collect(name)), "")
+        if name:
+            found.labels["nonfinite_module"] = name
+        hidden = self.hidden.take()
+        if hidden is not None and self.gives_loss:
+            found.values["activation_norm"] = hidden
+        self._softly("samples", lambda: self._take_samples(found))
         if not self.due:
             if self.signs_due:
                 self._take_signs()
@@ -382,6 +394,7 @@ class Probes:
         finally:  # the other ranks wait for this one's share, whatever failed here
             table = self._ranks.gather(self._vector(checksum))
             self._take_router(found)
+            self._name_broken(table, found)
         self._add_up(table, found)
         self._look_for_loss(found)
         return found
@@ -402,6 +415,14 @@ class Probes:
             self._softly("router", look)
         mine = [*[0.0] * first, *mine[:own], *[0.0] * last, mine[own]]
         found.values |= router_signals(self._ranks.gather(mine), sizes)
+
+    def _name_broken(self, table: NDArray[np.float64], found: Measured) -> None:
+        """Name what of the optimizer's state makes no sense, on whatever rank; all come or none."""
+        place = [name for name, _ in (*_SIGNS, *_WHOLE)].index("adam_broken")
+        if self._ranks.count > 1 and (table[:, place] > 0).any():
+            label = found.labels.get("adam_broken_at", "")
+            named = next(filter(None, self._ranks.collect(label)), "")
+            found.labels |= {"adam_broken_at": named} if named else {}
 
     def _around(
         self, of: Callable[[tuple[int, list[int]]], list[T]]

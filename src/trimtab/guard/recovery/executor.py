@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from trimtab.guard.yardstick.reading import Reading
     from trimtab.incidents import Incident
     from trimtab.plan.expected import ExpectedChange
+    from trimtab.plan.trials import SettingPutBack
     from trimtab.record import RunRecord
 
 __all__ = ["Recovery"]
@@ -200,12 +201,15 @@ class Recovery:
 
     def see_loss(self, loss: object) -> None:
         """Take in the loss of a part of the step under way, as the script gives it."""
+        if self.engine.parts_differ:  # not every rank has one, and all must know the same
+            return
         self._terms |= dict.fromkeys(terms_of(loss))
 
     def see_step(self, trained: Hashable) -> None:
         """Take in that an update is due, of these parameters."""
         terms, self._terms = tuple(self._terms), {}
-        self._design.see_step(self.engine.counters.step + 1, terms, trained)
+        mine = () if self.engine.parts_differ else trained
+        self._design.see_step(self.engine.counters.step + 1, terms, mine)
 
     def see_row(self, values: Mapping[str, float]) -> None:
         """Take in a row before it is judged."""
@@ -635,10 +639,18 @@ class Recovery:
             clip=engine.clip,
             low_precision=engine.low_precision,
             used_today=used,
-            changed=engine.changed_since(-1),
+            changed=self._changed(together=together),
             script_lr=engine.script_lr,
             lr_scheduled=engine.lr_scheduled,
         )
+
+    def _changed(self, *, together: bool) -> tuple[SettingPutBack, ...]:
+        """Return what changed and nobody announced; `together`: what all ranks have seen alike."""
+        mine = self.engine.changed_since(-1)
+        if not together or self.engine.ranks.count == 1:
+            return mine
+        everyone = self.engine.ranks.collect(mine)
+        return tuple(c for c in everyone[0] if all(c in theirs for theirs in everyone))
 
     # -- commands that take several lines ---------------------------------------------------
 

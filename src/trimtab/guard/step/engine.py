@@ -257,6 +257,11 @@ class Engine:
         parts = self._parts
         return parts.rates.follows_schedule or parts.settings.moves_rate(self.counters.step + 1)
 
+    @property
+    def parts_differ(self) -> bool:
+        """Whether ranks hold different parts of the model."""
+        return self._parts.holders.differ
+
     def changed_since(self, step: int) -> tuple[SettingPutBack, ...]:
         """Return the settings that changed after a step and were not announced; oldest first."""
         return self._parts.settings.unannounced_since(step)

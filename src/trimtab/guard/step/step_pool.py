@@ -140,7 +140,7 @@ class StepPool:
         return self._whole
 
     def _check_loss(self) -> None:
-        if not self._whole.has_loss:
+        if not self._whole.num_losses:
             raise ConfigError(
                 "guard.note_loss(None) on all ranks: one of them must give the loss of the step,"
                 " in a pipeline the last stage"
@@ -168,6 +168,10 @@ class StepPool:
         noted = self.take_noted()
         if self._ranks.count == 1 or not whole.noted:
             return noted if self._ranks.count == 1 else {}
+        if whole.num_losses < self._ranks.count:
+            mine = noted if self._probes.gives_loss else {}
+            known = [theirs for theirs in self._ranks.collect(mine) if theirs]
+            return {name: sum(k[name] for k in known) / len(known) for name in sorted(known[0])}
         # Sorted, as the checksum in the share was: column i is the same signal on every rank.
         names = sorted(noted)
         means = self._ranks.gather([noted[name] for name in names]).mean(axis=0)

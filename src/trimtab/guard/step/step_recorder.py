@@ -167,6 +167,14 @@ class StepRecorder:
                 row.values[name] = value
         row.layers = found.layers
 
+    def agree(self, row: StepRow) -> None:
+        """Take the values of the first rank, where ranks hold different parts of the model.
+
+        What one part alone knows would be judged there alone. All ranks must call it.
+        """
+        if self._probes.parts_differ:
+            row.values = self._ranks.agree(lambda: row.values)
+
     def check_rate(self) -> None:
         """Refuse to rest on a rate that something else sets.
 
