@@ -181,3 +181,14 @@ def test_sharded_stages_go_on_and_other_numbers_of_ranks_are_refused(tmp_path: P
 
 def test_a_step_without_a_loss_anywhere_is_refused(tmp_path: Path) -> None:
     assert run_parts(tmp_path, 2, Job(num_stages=2, no_loss=True)) != [0, 0]
+
+
+def _drop_on_last(rank: int, step: int, model: nn.Module) -> None:
+    if rank == 1 and step == 10:
+        next(model.parameters()).requires_grad_(False)
+
+
+def test_a_setting_that_changes_on_one_rank_alone_is_told(tmp_path: Path) -> None:
+    assert run_parts(tmp_path, 2, Job(num_stages=2, spoil=_drop_on_last)) == [0, 0]
+    notes = [e.data["text"] for e in events_of(tmp_path / "run", "note")]
+    assert any("requires_grad" in n and "on rank 1 and not on rank 0" in n for n in notes)

@@ -69,6 +69,8 @@ class StepShare:
     """Number of its host."""
     has_loss: float = 1.0
     """0 on a stage of a pipeline that does not end in the loss."""
+    changed: float = 0.0
+    """1 where a setting has changed on it that the others have not heard of."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ class StepSum:
     """Of each rank."""
     num_losses: int = 1
     """Ranks that have a loss."""
+    changed: bool = False
+    """Whether a setting has changed on any rank."""
 
 
 def pool(share: StepShare, ranks: Ranks, *, replicas: int) -> StepSum:
@@ -167,7 +171,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
     count = len(table)
     if count == 1:
         return _alone(StepShare(*table[0].tolist()))
-    *told, data, forward, between, hosts, has_loss = table.T
+    *told, data, forward, between, hosts, has_loss, changed = table.T
     ends = has_loss > 0  # what is seen of the last stage counts there alone
     loss, norm, samples, tokens, hiddens, *seen, times, faults, stop, noted = told
     squeezed, entropy, broken_values, integers, fingerprint = (
@@ -202,6 +206,7 @@ def whole_of(table: NDArray[np.float64], *, replicas: int) -> StepSum:
             map(PaceShare, data.tolist(), forward.tolist(), between.tolist(), hosts.tolist())
         ),
         num_losses=int(ends.sum()),
+        changed=bool(changed.any()),
     )
 
 

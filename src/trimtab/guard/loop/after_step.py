@@ -137,6 +137,8 @@ class AfterStep:
         edge.run("verdict", parts.rows.note_order)
         for change in parts.settings.add_to(row.values, step):
             self.tell_change(change)
+        if parts.pool.whole.changed:
+            edge.run("journal", self._tell_changes_elsewhere)
         edge.run("record", lambda: parts.rows.agree(row))
         edge.run("recovery", lambda: recovery.see_row(row.values))
         found = self._record(row)
@@ -165,7 +167,13 @@ class AfterStep:
             return
         self._edge.run("recovery", lambda: recovery.after_change(f"changed {change.name}"))
         if not change.expected:
+            parts.pool.note_change(change.text())
             self._messages.tell(f"{change.text()}: changed, and not announced")
+
+    def _tell_changes_elsewhere(self) -> None:
+        for text, ranks in self._parts.pool.changes_elsewhere().items():
+            of = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+            self._recovery.tell(f"{text}: changed on {of} and not on rank 0, and not announced")
 
     def tell_ended(self, held: str, why: str) -> None:
         """Write down that a setting is held no longer.

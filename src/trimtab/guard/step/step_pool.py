@@ -72,6 +72,7 @@ class StepPool:
         self._noted: dict[str, float] = {}
         self._batch_seen: dict[str, float] = {}
         self._num_seen = 0
+        self._changes: list[str] = []
         self._whole = StepSum(math.nan, math.nan, 0, 0)
 
     @property
@@ -115,6 +116,11 @@ class StepPool:
         """Return this rank's further signals, and forget them."""
         noted, self._noted = self._noted, {}
         return noted
+
+    def note_change(self, text: str) -> None:
+        """Take note of a setting that has changed here, for the other ranks to hear of."""
+        if self._ranks.count > 1:
+            self._changes.append(text)
 
     # -- all ranks together -----------------------------------------------------------------
 
@@ -177,6 +183,19 @@ class StepPool:
         means = self._ranks.gather([noted[name] for name in names]).mean(axis=0)
         return dict(zip(names, means.tolist(), strict=True))
 
+    def changes_elsewhere(self) -> dict[str, list[int]]:
+        """Return the changes that the first rank has not seen, each with its ranks.
+
+        One collective, after a step in which `whole.changed` says that there are any.
+        """
+        mine, self._changes = self._changes, []
+        everyone, found = self._ranks.collect(mine), dict[str, list[int]]()
+        for rank, texts in enumerate(everyone):
+            for text in texts:
+                if text not in everyone[0]:
+                    found.setdefault(text, []).append(rank)
+        return found
+
     def find_elsewhere(self, whole: StepSum, labels: dict[str, str]) -> None:
         """Take the tensor that is not finite from the first rank that sees one: it may not be here.
 
@@ -222,4 +241,5 @@ class StepPool:
             *self._clock.take_own(),
             _HOST,
             float(self._probes.gives_loss),
+            float(bool(self._changes)),
         )
