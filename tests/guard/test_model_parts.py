@@ -6,6 +6,9 @@ The truth is the same model in one process: same seed, same data.
 import dataclasses
 import json
 import math
+import os
+import subprocess
+import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ from trimtab import analyze
 
 pytestmark = pytest.mark.torch
 
+SOURCES = Path(__file__).resolve().parents[2] / "src"
+EXAMPLE = SOURCES.parent / "examples" / "pipeline_gpt.py"
 run_parts = partial(run_crowd, work=work, timeout_s=200)
 
 
@@ -192,3 +197,28 @@ def test_a_setting_that_changes_on_one_rank_alone_is_told(tmp_path: Path) -> Non
     assert run_parts(tmp_path, 2, Job(num_stages=2, spoil=_drop_on_last)) == [0, 0]
     notes = [e.data["text"] for e in events_of(tmp_path / "run", "note")]
     assert any("requires_grad" in n and "on rank 1 and not on rank 0" in n for n in notes)
+
+
+def test_an_example_needs_five_lines() -> None:
+    text = EXAMPLE.read_text(encoding="utf-8")
+    assert "end in `# trimtab`: 5 of them" in text
+    assert sum(line.endswith("# trimtab") for line in text.splitlines()) == 5
+
+
+@pytest.mark.slow
+def test_the_example_recovers_from_its_rate(tmp_path: Path) -> None:
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *command, str(EXAMPLE), "--folder", "here"],
+        cwd=tmp_path,
+        text=True,
+        capture_output=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCES), "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    actions = [e.data["remedy"] for e in events_of(tmp_path / "here", "action")]
+    assert actions == ["roll-back+lower-lr"]
+    assert "worked" in done.stderr
+    assert "is slow" not in done.stderr

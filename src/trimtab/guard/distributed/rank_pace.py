@@ -67,8 +67,13 @@ class RankPace:
     _first: dict[int, float] = field(default_factory=dict)
     """Times the usual own time that each rank took in its first window."""
 
-    def see(self, shares: tuple[PaceShare, ...], step_s: float) -> tuple[str, ...]:
-        """Take in a step; return what is to be told, mostly nothing."""
+    def see(
+        self, shares: tuple[PaceShare, ...], step_s: float, *, staged: bool = False
+    ) -> tuple[str, ...]:
+        """Take in a step; return what is to be told, mostly nothing.
+
+        `staged`: the ranks are stages of a pipeline, which do different work and wait within it.
+        """
         if self._rows and len(self._rows[0][0]) != len(shares):
             self._rows = []
         self._rows.append((shares, step_s))
@@ -84,7 +89,7 @@ class RankPace:
         hosts = [p.host for p in rows[-1][0]]
         own = data + forward + between
         return (
-            *self._stragglers(own, data, forward, step, hosts),
+            *(() if staged else self._stragglers(own, data, forward, step, hosts)),
             *self._starving(data, step),
             *self._idling(between, step),
         )

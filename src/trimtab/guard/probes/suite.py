@@ -209,6 +209,11 @@ class Probes:
         """Whether ranks hold different parts of the model."""
         return self._holders.differ
 
+    @property
+    def is_staged(self) -> bool:
+        """Whether the ranks are stages of a pipeline."""
+        return self._holders.num_stages > 1
+
     def runs(self, name: str) -> bool:
         """Whether a probe is switched on and has not failed."""
         return name not in self._off

@@ -196,7 +196,8 @@ class StepRecorder:
             values["step_time_s"] = whole.step_time_s
         if whole.tokens and values["step_time_s"] > 0:
             values["throughput"] = whole.tokens / values["step_time_s"]
-        self._notes += self._pace.see(whole.paces, values["step_time_s"])
+        staged = self._probes.is_staged
+        self._notes += self._pace.see(whole.paces, values["step_time_s"], staged=staged)
         # Of what was fed: a row that is read late is written after the next batch is fetched.
         if self._data is not None and self._data.epoch >= 0:
             values["epochs_seen"] = float(row.fed.epoch)
