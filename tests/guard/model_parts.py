@@ -4,6 +4,7 @@ The pipeline is torch's, the experts are shared out by collectives in the model.
 same model from the same seed whatever the ranks; a rank keeps its part of it.
 """
 
+import copy
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,12 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.nn import functional as collective
-from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+)
 from torch.nn import functional
 from torch.utils.data import DataLoader, DistributedSampler
 
@@ -79,6 +85,36 @@ class Model(nn.Module):
         return x if self.output is None else self.output(x)
 
 
+class Fixed(nn.Module):
+    """A matrix that is not trained."""
+
+    def __init__(self, weight: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("weight", weight.detach().clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.get_buffer("weight")
+        return functional.embedding(x, weight) if x.dtype == torch.int64 else x @ weight.T
+
+
+def prepare(model: Model, job: "Job") -> None:
+    """Make the whole model what the job says, the same whatever the ranks."""
+    assert isinstance(model.embedding, nn.Embedding)
+    assert isinstance(model.output, nn.Linear)
+    if job.uniform:
+        model.embedding = Fixed(model.embedding.weight)
+        model.output = Fixed(model.output.weight)
+        return
+    if job.zero_head:
+        nn.init.zeros_(model.output.weight)
+    if job.tied:
+        model.output = nn.Linear(WIDTH, VOCAB, bias=False)
+        model.output.weight = model.embedding.weight
+    if job.frozen:
+        for part in (model.embedding, *list(model.blocks.values())[: NUM_BLOCKS // 2]):
+            part.requires_grad_(False)
+
+
 def keep_stage(model: Model, stage: int, num_stages: int, *, renumber: bool) -> None:
     share = NUM_BLOCKS // num_stages
     mine = [str(i) for i in range(stage * share, (stage + 1) * share)]
@@ -112,6 +148,16 @@ class Job:
     """Called with rank, step and the part before each step's forward pass."""
     no_loss: bool = False
     """Whether no rank gives a loss."""
+    uniform: bool = False
+    """Whether only the blocks are trained, so that all stages have the same names and shapes."""
+    frozen: bool = False
+    """Whether nothing of the first half is trained."""
+    zero_head: bool = False
+    """Whether the output layer begins with zeros: the first gradients of all else are 0."""
+    tied: bool = False
+    """Whether the output layer is the embedding, held twice where there are stages."""
+    chunks: int = 1
+    """Parts of the model that each rank holds, in turns."""
     stop_at: int = 0
 
 
@@ -151,9 +197,15 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
         dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     place = place_of(rank, world, job)
     torch.manual_seed(3)
-    model = Model(experts=job.experts)
+    whole = Model(experts=job.experts)
+    prepare(whole, job)
+    model: Any = whole
     if job.num_stages > 1 and world > 1:
-        keep_stage(model, place.stage, job.num_stages, renumber=job.renumber)
+        mine = range(place.stage, job.num_stages * job.chunks, job.num_stages)
+        parts = [copy.deepcopy(whole) for _ in mine]
+        for part, stage in zip(parts, mine, strict=True):
+            keep_stage(part, stage, job.num_stages * job.chunks, renumber=job.renumber)
+        model = parts[0] if job.chunks == 1 else nn.ModuleList(parts)
     if job.experts and world > 1:
         for block in model.blocks.values():
             if isinstance(block, Experts):
@@ -183,6 +235,10 @@ def work(rank: int, world: int, store: str, folder: Path, job: Job) -> None:
         loss = train(batch)
         if not job.shard:
             average(model, place)
+        if job.tied and place.mesh is not None:
+            ends = (model.embedding, model.output)
+            shared = next(part.weight for part in ends if part is not None)
+            dist.all_reduce(shared.grad)
         guard.note_loss(None if job.no_loss else loss)
         guard.step()
         if guard.step_number == job.stop_at:
@@ -211,11 +267,20 @@ def _whole(model: nn.Module) -> Callable[[Tensor], Tensor]:
 
 def _staged(model: nn.Module, place: Place, job: Job) -> Callable[[Tensor], Tensor | None]:
     assert place.mesh is not None
-    stage = PipelineStage(
-        model, place.stage, job.num_stages, torch.device("cpu"), group=place.mesh["pp"].get_group()
-    )
-    kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.schedule]
-    schedule = kind(stage, n_microbatches=2, loss_fn=loss_of)
+    group, count = place.mesh["pp"].get_group(), job.num_stages * job.chunks
+    parts = list(model) if isinstance(model, nn.ModuleList) else [model]
+    stages = [
+        PipelineStage(
+            part, place.stage + i * job.num_stages, count, torch.device("cpu"), group=group
+        )
+        for i, part in enumerate(parts)
+    ]
+    schedule: Any
+    if job.chunks > 1:
+        schedule = ScheduleInterleaved1F1B(list(stages), n_microbatches=2, loss_fn=loss_of)
+    else:
+        kind = {"1f1b": Schedule1F1B, "gpipe": ScheduleGPipe}[job.schedule]
+        schedule = kind(stages[0], n_microbatches=2, loss_fn=loss_of)
     last = place.stage == job.num_stages - 1
 
     def train(batch: Tensor) -> Tensor | None:

@@ -1,19 +1,18 @@
 """Which ranks hold which part of the model: all of it, a stage of a pipeline, experts of their own.
 
-Ranks whose trained parameters have other names or shapes are other stages of a pipeline; in one,
-ranks of the same names are still other stages where their plain parameters differ, by what they are
-at the start and by their gradients in the first step, or theirs are sharded over other ranks.
-Parameters marked `allreduce = False`, as
-Megatron and DeepSpeed mark experts, are a rank's own, or those of the ranks with the same gradients
-in the first step. Other sharded tensors say by their mesh who holds them.
+Ranks whose trained parameters have other names or shapes are other stages of a pipeline. So are
+ranks of the same names whose weights differ, where some give no loss, and within a pipeline those
+with other gradients, or sharded over other ranks. Parameters marked `allreduce = False`, as
+Megatron and DeepSpeed mark experts, are a rank's own, or those of the ranks of their mesh.
 
-So each parameter counts once in every norm and sum, which is that of the whole model on all ranks.
+In a pipeline, and of experts, as many ranks hold an unsharded parameter as have one of its shape
+with the same gradient, to the bit, in the first step that has gradients: so a copy counts once, as
+a tied embedding on the first stage and the last. Every norm and sum is that of the whole model.
 """
 
 from __future__ import annotations
 
 import math
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,6 +27,8 @@ __all__ = ["Holders"]
 
 _MARK = "allreduce"
 """Attribute of a parameter that is False where ranks that share out the data hold others."""
+_MOST_TRIES = 64
+"""Steps in which gradients of zero are waited out."""
 
 
 class Holders:
@@ -42,7 +43,7 @@ class Holders:
         parameters: Sequence[torch.Tensor] = (),
         model: torch.nn.Module | None = None,
     ) -> None:
-        """Find the stages; all ranks must call it. One collective where there are several ranks.
+        """Compare what the ranks hold; all must call it. One collective where there are several.
 
         Args:
             ranks: Those that train together.
@@ -54,22 +55,30 @@ class Holders:
         """Whether some rank holds experts of its own."""
         self.stage_of: tuple[int, ...] = (0,) * ranks.count
         """The stage of each rank, from 0, in the order of their first ranks."""
-        self._num_same_experts = 1
         self._num_in_stage = ranks.count
+        self._num_same_experts = 1
         self._like = self.stage_of
         """Number of the names and shapes of each rank."""
+        self._counts: dict[int, int] = {}
+        """Ranks that hold an unsharded parameter, by its `id`, as its gradient told."""
+        self._tries = 0
+        self.may_differ = False
+        """Whether ranks hold different parts, or may turn out to; alike on all ranks, for good."""
         if ranks.count > 1:
             names = {id(p): n for n, p in model.named_parameters()} if model else {}
             shapes = [(names.get(id(p), "?"), tuple(p.shape)) for p in parameters]
-            told = ranks.collect((shapes, any(_is_marked(p) for p in parameters)))
-            self._take([one for one, _ in told])
-            self.has_experts = any(marked for _, marked in told)
-            self._like = self.stage_of
-            if self.num_stages > 1:
-                shared = self.shared(parameters)
-                held = (self._like[ranks.index], _norms(shared) or _meshes(parameters))
-                self._take(ranks.collect(held))
-        self.is_settled = not self.differ
+            marked = [p for p in parameters if _is_marked(p)]
+            experts = _norms([p for p in marked if not isinstance(p, DTensor)])
+            weights = _norms(self.shared(parameters)) or _meshes(parameters)
+            told = ranks.collect((shapes, weights, bool(marked), experts))
+            self._like = _numbered([one[0] for one in told])
+            stages = [(like, one[1]) for like, one in zip(self._like, told, strict=True)]
+            self.has_experts = any(one[2] for one in told)
+            self._num_same_experts = [one[3] for one in told].count(experts)
+            if len(set(self._like)) > 1:
+                self._take(stages)
+            self.may_differ = self.differ or len(set(stages)) > 1
+        self.is_settled = not self.may_differ
         """Whether it is known who holds what; alike on all ranks."""
 
     @property
@@ -97,7 +106,11 @@ class Holders:
 
     def of(self, parameter: torch.Tensor) -> int:
         """Return how many ranks hold a parameter, its sharding left aside."""
+        if self._counts and id(parameter) in self._counts:
+            return self._counts[id(parameter)]
         if self.has_experts and _is_marked(parameter):
+            if isinstance(parameter, DTensor):
+                return parameter.device_mesh.size()
             return self._num_same_experts
         return self._num_in_stage
 
@@ -109,40 +122,75 @@ class Holders:
         """Return for each rank the first one of its stage."""
         return [self.stage_of.index(stage) for stage in self.stage_of]
 
-    def settle(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Tell by gradients who holds the same, where names do not; before they are summed up.
+    def settle(self, parameters: Sequence[torch.Tensor], *, gives_loss: bool) -> None:
+        """Tell by gradients who holds the same; before they are summed up.
 
-        By gradients and not by weights: two stages, or all experts, may begin alike. All ranks must
-        call it at every step; one collective in the first one with finite gradients, of a model
-        whose ranks differ, and none otherwise.
+        All ranks must call it at every step; one collective in each until gradients tell, where
+        ranks may hold different parts, and none otherwise.
+
+        Args:
+            parameters: The trained ones.
+            gives_loss: Whether this rank has a loss of the step.
         """
         if self.is_settled:
             return
-        mine = _gradients(self.shared(parameters))
-        plain = _norms(mine) or _meshes(parameters)
-        experts = _norms(_gradients([p for p in parameters if _is_marked(p)]))
-        told = self._ranks.collect((self._like[self._ranks.index], plain, experts))
-        if not all(map(math.isfinite, chain.from_iterable((*p, *e) for _, p, e in told))):
+        plain = _with_gradients(self.shared(parameters))
+        experts = _with_gradients(
+            p for p in parameters if _is_marked(p) and not isinstance(p, DTensor)
+        )
+        told = self._ranks.collect((gives_loss, _told(plain), _told(experts), _meshes(parameters)))
+        norms = [norm for one in told for _, norm in (*one[1], *one[2])]
+        if not all(map(math.isfinite, norms)):
             return
-        if self.num_stages > 1:
-            self._take([one[:2] for one in told])
-        self._num_same_experts = max(told.count(told[self._ranks.index]), 1)
-        self.is_settled = any(e for *_, e in told) or not self.has_experts
+        is_staged = self.num_stages > 1 or not all(gives for gives, *_ in told)
+        # a gradient of zero, as under an output layer that begins with zeros, says nothing
+        silent = any(
+            some and not any(norm for _, norm in some) for one in told for some in one[1:3]
+        )
+        self._tries += 1
+        if silent and (is_staged or self.has_experts) and self._tries < _MOST_TRIES:
+            return
+        if is_staged:
+            keys = [(k, one[1] or one[3]) for k, one in zip(self._like, told, strict=True)]
+            self._take(keys)
+            self._count(plain, [one[1] for one in told])
+        self._count(experts, [one[2] for one in told])
+        self.is_settled = True
+
+    def _count(
+        self, mine: Sequence[torch.Tensor], told: Sequence[tuple[tuple[object, float], ...]]
+    ) -> None:
+        """Count the ranks that have each of these, by shape and norm of its gradient."""
+        held = [set(some) for some in told]
+        for parameter, entry in zip(mine, _told(mine), strict=True):
+            if entry[1]:
+                self._counts[id(parameter)] = sum(entry in some for some in held)
 
     def _take(self, keys: Sequence[object]) -> None:
         """Number the stages of the ranks in the order of their first ones; equal keys are one."""
-        firsts = [keys.index(key) for key in keys]
-        numbers = {first: i for i, first in enumerate(sorted(set(firsts)))}
-        self.stage_of = tuple(numbers[first] for first in firsts)
+        self.stage_of = _numbered(keys)
         self._num_in_stage = self.stage_of.count(self.stage)
 
 
+def _numbered(keys: Sequence[object]) -> tuple[int, ...]:
+    """Return the number of each key among the different ones, in their order."""
+    firsts = [keys.index(key) for key in keys]
+    numbers = {first: i for i, first in enumerate(sorted(set(firsts)))}
+    return tuple(numbers[first] for first in firsts)
+
+
 def _is_marked(parameter: torch.Tensor) -> bool:
-    return getattr(parameter, _MARK, True) is False and not isinstance(parameter, DTensor)
+    return getattr(parameter, _MARK, True) is False
 
 
-def _gradients(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    return [p.grad for p in parameters if p.grad is not None and not p.grad.is_sparse]
+def _with_gradients(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    return [p for p in parameters if p.grad is not None and not p.grad.is_sparse]
+
+
+def _told(parameters: Sequence[torch.Tensor]) -> tuple[tuple[object, float], ...]:
+    """Return shape and norm of the gradient of each."""
+    norms = _norms([p.grad for p in parameters if p.grad is not None])
+    return tuple((tuple(p.shape), norm) for p, norm in zip(parameters, norms, strict=True))
 
 
 def _norms(tensors: Sequence[torch.Tensor]) -> tuple[float, ...]:

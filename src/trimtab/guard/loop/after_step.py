@@ -73,6 +73,7 @@ class AfterStep:
         self._unheard: tuple[Finding, ...] = ()
         """Findings that recovery has not heard of."""
         self._check = check
+        self._told_parts, self._parts_known = parts.holders.text, False
         self._ungraded: list[Finding] = []
         """Findings of which the checkpoints on disk have not heard."""
         self._steps = steps
@@ -137,6 +138,8 @@ class AfterStep:
         edge.run("verdict", parts.rows.note_order)
         for change in parts.settings.add_to(row.values, step):
             self.tell_change(change)
+        if not self._parts_known:
+            edge.run("journal", self._tell_parts)
         if parts.pool.whole.changed:
             edge.run("journal", self._tell_changes_elsewhere)
         edge.run("record", lambda: parts.rows.agree(row))
@@ -169,6 +172,13 @@ class AfterStep:
         if not change.expected:
             parts.pool.note_change(change.text())
             self._messages.tell(f"{change.text()}: changed, and not announced")
+
+    def _tell_parts(self) -> None:
+        """Say which parts ranks hold, where the start did not say it so."""
+        text, before = self._parts.holders.text, self._told_parts
+        self._told_parts, self._parts_known = text, self._parts.holders.is_settled
+        if text and text != before:
+            self._recovery.tell(text)
 
     def _tell_changes_elsewhere(self) -> None:
         for text, ranks in self._parts.pool.changes_elsewhere().items():

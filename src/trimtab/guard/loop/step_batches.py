@@ -142,6 +142,11 @@ class StepBatches:
             self.losses.note_elsewhere()
             return
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or loss.is_complex():
+            if loss is None:
+                raise ConfigError(
+                    "guard.note_loss(None): no other rank trains with this one, which could have"
+                    " the loss; give it"
+                )
             what = (
                 f"a tensor {list(loss.shape)} of {loss.dtype}"
                 if isinstance(loss, torch.Tensor)

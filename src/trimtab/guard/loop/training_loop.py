@@ -277,6 +277,7 @@ class TrainingLoop:
         """Take in the loss of one part of the step; see `Guard.note_loss`."""
         self._parts.clock.note_forward()
         self._batches.note_loss(loss, parts, may_lack=self._parts.ranks.count > 1)
+        self._parts.probes.gives_loss = self._batches.losses.are_here
         if loss is not None and not self.probing:
             self._edge.run("recovery", lambda: self._recovery.see_loss(loss))
         if samples is not None and not self._parts.probes.samples.take_in(samples):
@@ -344,7 +345,6 @@ class TrainingLoop:
         if self.probing:
             self._look_only(fed, loss)
             return
-        self._parts.probes.gives_loss = self._batches.losses.are_here
         settings = self._parts.settings
         self._edge.run("probes", self._look_at_settings)
         if self._pending.may_wait():

@@ -35,17 +35,27 @@ def find_output_layer(model: nn.Module) -> nn.Module | None:
     return last
 
 
-def find_blocks(model: nn.Module, *, least: int = 2) -> dict[str, nn.Module]:
+def find_blocks(model: nn.Module, *, is_part: bool = False) -> dict[str, nn.Module]:
     """Return the model's repeated blocks by name, in order: the largest list or dict of modules.
 
-    `least`: how many are blocks at all; of a stage of a pipeline, where others have more, 1.
+    Args:
+        model: Whose blocks they are.
+        is_part: It may be a part of a pipeline: one block is enough, modules that are named by
+            numbers are a list, as tracing leaves them, and a list is one of such parts.
     """
+    if is_part and isinstance(model, nn.ModuleList):
+        parts = {key: find_blocks(part, is_part=True) for key, part in model.named_children()}
+        if all(parts.values()):
+            return {f"{key}.{name}": m for key, found in parts.items() for name, m in found.items()}
     best: dict[str, nn.Module] = {}
     most = 0
     for name, module in model.named_modules():
-        if not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential) or (
-            len(module) < least
-        ):
+        names = [key for key, _ in module.named_children()]
+        listed = isinstance(module, nn.ModuleList | nn.ModuleDict | nn.Sequential)
+        if not (listed or (is_part and all(key.isdigit() for key in names))):
+            continue
+        count = len(module) if listed else len(names)
+        if count < (1 if is_part else 2):
             continue
         size = sum(p.numel() for p in module.parameters())
         if size > most:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from trimtab.guard.probes.moments import (
 from trimtab.guard.probes.no_gradient import NoGradientProbe
 from trimtab.guard.probes.output import LogZProbe
 from trimtab.guard.probes.overflow import OverflowProbe
+from trimtab.guard.probes.part_layout import PartLayout
 from trimtab.guard.probes.router import RouterProbe, router_signals
 from trimtab.guard.probes.samples import SampleProbe, outstanding
 
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from trimtab.guard.probes.trained import Trained
 
 __all__ = ["Held", "Measured", "Probes"]
-
-T = TypeVar("T")
 
 _MEANS = "mean"
 _ADDED = "sum"
@@ -83,6 +82,15 @@ _SIGNS: tuple[tuple[str, str], ...] = (
     ("num_outputs", _TOPS),
 )
 """The same, of what is read more often."""
+
+_OF_GRADIENTS = ("grad_zero_share", "grad_zero_steps")
+_NAMED_AT = {
+    "adam_v_max": "adam_v_max_at",
+    "adam_broken": "adam_broken_at",
+    "rms_ratio_max": "rms_ratio_max_at",
+    "grad_zero_steps": "grad_zero_at",
+}
+"""Labels that name where a number is largest."""
 
 _NAMED = 8
 """Tensors that make no sense which are named in one row."""
@@ -169,7 +177,7 @@ class Probes:
         self._names = {id(p): n for n, p in model.named_parameters()}
         self._off = set(PROBES) - set(self.cadence.probes)
         self._seen: dict[str, float] = {}
-        blocks = find_blocks(model, least=1 if holders.num_stages > 1 else 2)
+        blocks = find_blocks(model, is_part=holders.may_differ)
         self.num_layers = len(blocks)
         """Of this rank's part of the model."""
         self.gives_loss = True
@@ -188,9 +196,7 @@ class Probes:
         self._attention = AttentionProbe(training.model)
         self._log_z = LogZProbe(layer)
         self._router = RouterProbe(model)
-        here = (self.num_layers, self._router.sizes)
-        self._parts = ranks.collect(here) if holders.differ else [here] * ranks.count
-        """Blocks, and experts of each router, that each rank holds."""
+        self._layout = PartLayout(ranks, holders, blocks=list(blocks), routers=self._router.sizes)
         self.samples = SampleProbe()
         self._overflow = OverflowProbe(model)
         self._broken = False
@@ -199,6 +205,7 @@ class Probes:
         self._layers: dict[str, list[float]] = {}
         self._broken_state: list[str] = []
         self._ratio_at = ""
+        self._zero_at = ""
         self._law = SecondMomentLaw()
         self._moments: Moments | None = None
         self._kept: Kept | None = None
@@ -315,6 +322,9 @@ class Probes:
         if without is not None:
             self._seen["grad_zero_share"], self._seen["grad_zero_steps"] = without
         if not pairs:
+            if self._holders.may_differ:  # the other parts have some
+                self._layers["grad_square"] = [0.0] * self.num_layers
+                self._seen |= {"embedding_square": 0.0, "num_zeros": 0.0}
             return
         held = [self._holders.of(p) for p, *_ in pairs]
         sums = sums_by_group(squares * rescale, grads, groups, held)
@@ -376,9 +386,10 @@ class Probes:
         if not self.due:
             if self.signs_due:
                 self._take_signs()
-                values = [self._seen.get(name, math.nan) for name, _ in _SIGNS]
+                numbers, there = self._numbers(_SIGNS)
                 # `signs_due` is the same on all ranks, so that all of them come to this gather.
-                self._note_whole(self._ranks.gather(values), _SIGNS, found)
+                table = self._ranks.gather([*numbers, *there])
+                self._note_whole(table, _SIGNS, found, there=table[:, len(_SIGNS) :])
                 self._take_router(found)
             return found
         checksum = 0.0
@@ -399,14 +410,14 @@ class Probes:
         finally:  # the other ranks wait for this one's share, whatever failed here
             table = self._ranks.gather(self._vector(checksum))
             self._take_router(found)
-            self._name_broken(table, found)
+            self._share_labels(table, found)
         self._add_up(table, found)
         self._look_for_loss(found)
         return found
 
     def _take_router(self, found: Measured) -> None:
         """Take what the routers did; all ranks must call it where signs are due."""
-        before, here, behind = self._around(lambda part: part[1])
+        before, here, behind = self._layout.routers()
         sizes = [*before, *here, *behind]
         if not sizes or "router" not in self.cadence.probes:
             return
@@ -421,24 +432,24 @@ class Probes:
         mine = [*[0.0] * first, *mine[:own], *[0.0] * last, mine[own]]
         found.values |= router_signals(self._ranks.gather(mine), sizes)
 
-    def _name_broken(self, table: NDArray[np.float64], found: Measured) -> None:
-        """Name what of the optimizer's state makes no sense, on whatever rank; all come or none."""
-        place = [name for name, _ in (*_SIGNS, *_WHOLE)].index("adam_broken")
-        if self._ranks.count > 1 and (table[:, place] > 0).any():
-            label = found.labels.get("adam_broken_at", "")
-            named = next(filter(None, self._ranks.collect(label)), "")
-            found.labels |= {"adam_broken_at": named} if named else {}
-
-    def _around(
-        self, of: Callable[[tuple[int, list[int]]], list[T]]
-    ) -> tuple[list[T], list[T], list[T]]:
-        """Return what the stages before this one, it, and those behind it hold, in their order."""
-        stages: tuple[list[T], list[T], list[T]] = ([], [], [])
-        mine, firsts = self._holders.stage, self._holders.firsts()
-        for rank in sorted(set(firsts)):
-            stage = self._holders.stage_of[rank]
-            stages[(stage > mine) - (stage < mine) + 1].extend(of(self._parts[rank]))
-        return stages
+    def _share_labels(self, table: NDArray[np.float64], found: Measured) -> None:
+        """Take the names of what stands out from the rank that knows; all come, or none does."""
+        columns = {name: table[:, i] for i, (name, _) in enumerate((*_SIGNS, *_WHOLE))}
+        if not self._holders.may_differ:
+            if self._ranks.count > 1 and (columns["adam_broken"] > 0).any():
+                label = found.labels.get("adam_broken_at", "")
+                named = next(filter(None, self._ranks.collect(label)), "")
+                found.labels |= {"adam_broken_at": named} if named else {}
+            return
+        zero = self._no_gradient.named() if "grad_zero_steps" in self._seen else ""
+        mine = found.labels | {"rms_ratio_max_at": self._ratio_at, "grad_zero_at": zero}
+        everyone = self._ranks.collect(mine)
+        for name, label in _NAMED_AT.items():
+            known = np.nan_to_num(columns[name], nan=-np.inf, posinf=np.inf)
+            named = everyone[int(known.argmax())].get(label, "")
+            found.labels |= {label: named} if named and np.isfinite(known.max()) else {}
+        self._ratio_at = found.labels.pop("rms_ratio_max_at", "")
+        self._zero_at = found.labels.pop("grad_zero_at", "")
 
     def _take_samples(self, found: Measured) -> None:
         taken = self.samples.take()
@@ -546,21 +557,28 @@ class Probes:
     def _vector(self, checksum: float) -> list[float]:
         """Return this rank's share as numbers in a fixed order; NaN where there is none.
 
-        Of the blocks of other stages its share of a sum is 0.
+        Of the blocks of other stages its share of a sum is 0. Last come the checksum and, where
+        ranks may hold different parts, for each number whether it is there: NaN is a value.
         """
         none = [math.nan] * self.num_layers
-        numbers = [self._seen.get(name, math.nan) for name, _ in (*_SIGNS, *_WHOLE)]
-        before, _, behind = self._around(lambda part: [math.nan] * part[0])
+        numbers, there = self._numbers((*_SIGNS, *_WHOLE))
         for name, how in _BY_LAYER:
             left = 0.0 if how == _ADDED else math.nan
-            mine = self._layers.get(name, none)
-            numbers += [*[left] * len(before), *mine, *[left] * len(behind)]
-        return [*numbers, checksum]
+            numbers += self._layout.spread(self._layers.get(name, none), left)
+        return [*numbers, checksum, *there]
+
+    def _numbers(self, names: Sequence[tuple[str, str]]) -> tuple[list[float], list[float]]:
+        """Return what was seen by these names, and whether it was, where that is to be sent."""
+        numbers = [self._seen.get(name, math.nan) for name, _ in names]
+        asked = names if self._holders.may_differ else ()
+        return numbers, [float(name in self._seen) for name, _ in asked]
 
     def _add_up(self, table: NDArray[np.float64], found: Measured) -> None:
         whole = (*_SIGNS, *_WHOLE)
-        self._note_whole(table, whole, found)
-        start, n = len(whole), sum(len(p) for p in self._around(lambda part: [0] * part[0]))
+        start, n = len(whole), self._layout.blocks()[1]
+        end = start + n * len(_BY_LAYER)
+        checksums = table[:, end]
+        self._note_whole(table, whole, found, there=table[:, end + 1 :])
         for i, (name, how) in enumerate(_BY_LAYER):
             by_layer = _together(table[:, start + i * n : start + (i + 1) * n], how)
             if name in self._layers or not np.isnan(by_layer).all():
@@ -570,9 +588,10 @@ class Probes:
         known = found.values
         # As all ranks have it, even one without gradients: a quiet step is quiet for all of them.
         place = [name for name, _ in whole].index("grad_zero_steps")
-        self._half_without = bool(_together(table[:, place : place + 1], _LOWS)[0] > 0)
+        how = _TOPS if self.is_staged else _LOWS
+        self._half_without = bool(_together(table[:, place : place + 1], how)[0] > 0)
         if self._half_without:
-            found.labels["grad_zero_at"] = self._no_gradient.named()
+            found.labels["grad_zero_at"] = self._zero_at or self._no_gradient.named()
         norms = found.layers.get("grad_norm", [])
         if len(norms) > 1 and norms[-1] > 0:
             known["grad_norm_ratio"] = norms[0] / norms[-1]
@@ -587,19 +606,33 @@ class Probes:
         memory = host_memory_gib()
         if memory is not None:
             found.values["host_memory_gib"] = memory
-        like = table[self._holders.firsts(), -1]
-        odd = np.flatnonzero((table[:, -1] != like) & np.isfinite(table[:, -1]))
+        like = checksums[self._holders.firsts()]
+        odd = np.flatnonzero((checksums != like) & np.isfinite(checksums))
         if len(odd):
             found.labels["odd_ranks"] = " ".join(map(str, odd))
 
     def _note_whole(
-        self, table: NDArray[np.float64], names: Sequence[tuple[str, str]], found: Measured
+        self,
+        table: NDArray[np.float64],
+        names: Sequence[tuple[str, str]],
+        found: Measured,
+        *,
+        there: NDArray[np.float64],
     ) -> None:
-        """Note the first columns of all ranks' table [ranks, n], one number for each name."""
+        """Note the first columns of all ranks' table [ranks, n], one number for each name.
+
+        `there`: where ranks may hold different parts, which of them have each, [ranks, n]; else
+        [ranks, 0], and all have what this one has.
+        """
         for i, (name, how) in enumerate(names):
             column = table[:, i : i + 1]
-            elsewhere = self._holders.differ and not np.isnan(column).all()
-            if name in self._seen or elsewhere:  # NaN is a value here
+            if self.is_staged and name in _OF_GRADIENTS:  # of one stage it says something, too
+                how = _TOPS
+            if there.shape[1]:
+                column = column[there[:, i] > 0]
+            elif name not in self._seen:
+                continue
+            if len(column):  # NaN is a value here
                 found.values[name] = float(_together(column, how)[0])
 
     def close(self) -> None:

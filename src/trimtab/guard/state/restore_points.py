@@ -67,7 +67,7 @@ class RestorePoints:
         self.pace = SnapshotPace(policy, ranks)
         self._state = state
         self._ranks = ranks
-        self._of_rank = (*_OF_RANK, *(_OF_PART if holders.differ else ()))
+        self._holders = holders
         self._policy = policy
         self._budget: SnapshotBudget | None = None
         self._spill: Spill | None = None
@@ -238,7 +238,8 @@ class RestorePoints:
                 self.store.note(f"the checkpoint of step {step} is suspect: {doubt}")
         # In the background training changes the live tensors while they are written: copies only.
         payload = state.saved_payload(copy=background)
-        own = {name: payload.pop(name) for name in self._of_rank}
+        mine = (*_OF_RANK, *(_OF_PART if self._holders.differ else ()))
+        own = {name: payload.pop(name) for name in mine}
         self.store.save(payload, own, step=step, why=why, background=background, doubt=doubt)
         self._saved_step = step
 
@@ -287,7 +288,8 @@ class RestorePoints:
 
     def _save_earlier(self, point: Snapshot, *, doubt: str = "") -> None:
         payload = self._state.saved_snapshot(point)
-        own = {name: payload.pop(name) for name in self._of_rank}
+        mine = (*_OF_RANK, *(_OF_PART if self._holders.differ else ()))
+        own = {name: payload.pop(name) for name in mine}
         self.store.save(
             payload,
             own,

@@ -54,6 +54,9 @@ def _number_in(node: torch.autograd.graph.Node, inputs: Sequence[object]) -> flo
     """Return the plain number of a product or quotient with one; None where there is none."""
     if sum(n is not None for n in inputs) != 1:
         return None
-    saved = getattr(node, "_saved_other" if inputs[0] is not None else "_saved_self", None)
+    try:
+        saved = getattr(node, "_saved_other" if inputs[0] is not None else "_saved_self", None)
+    except RuntimeError:  # the backward pass is done, and has freed it
+        return None
     plain = isinstance(saved, torch.Tensor) and saved.device.type == "cpu" and saved.numel() == 1
     return float(saved) if plain else None  # type: ignore[arg-type]

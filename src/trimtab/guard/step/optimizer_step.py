@@ -166,7 +166,7 @@ class OptimizerStep:
         """
         clipped, self._clipped = self._clipped, None
         if clipped is not None:  # maybe by the trainer itself
-            self._holders.settle(self.parameters)
+            self._settle_holders()
         return clipped or self._clip_now(look=look)
 
     def _clip_now(self, *, look: bool) -> tuple[torch.Tensor, float | None]:
@@ -181,15 +181,18 @@ class OptimizerStep:
             self.parameters[:] = trained_parameters(training)
         limit = None if self._clip is None else self._clip * self._state.decisions.clip_factor
         self._nonfinite = None
-        self._holders.settle(self.parameters)
+        self._settle_holders()
         find = partial(self._run_probe, self._find_nonfinite) if look else None
         norm = clip_gradients(self.parameters, limit, self._ranks, self._holders, look=find)
         return norm, limit
 
     def measure_norm(self) -> float:
         """Return the gradient norm of all ranks without clipping; all ranks must call it."""
-        self._holders.settle(self.parameters)
+        self._settle_holders()
         return float(clip_gradients(self.parameters, None, self._ranks, self._holders))
+
+    def _settle_holders(self) -> None:
+        self._holders.settle(self.parameters, gives_loss=self._probes.gives_loss)
 
     def _find_nonfinite(self) -> None:
         self._nonfinite = first_nonfinite(self.parameters, self._names)
