@@ -46,7 +46,10 @@ def layers_of(run: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> None:
+def assert_same(
+    found: list[dict[str, Any]], expected: list[dict[str, Any]], late: tuple[str, ...] = ()
+) -> None:
+    """Rows are alike; `late`: what is not known in the first step."""
     assert len(found) == len(expected) == 24
     names = ["loss", "grad_norm", "samples_seen", "tokens_seen", "batch_size"]
     for a, b in zip(found, expected, strict=True):
@@ -56,7 +59,9 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
     for name in ("weight_norm", "update_norm", "adam_v_l1", "adam_m_l1", "adam_v_max"):
         mine = [(r["step"], r[name]) for r in found if name in r]
         theirs = {r["step"]: r[name] for r in expected if name in r}
-        assert len(mine) >= 2
+        if name in late:  # that a copy is one is known by the first gradients
+            mine = [(s, v) for s, v in mine if s > 1]
+        assert len(mine) == len(theirs) - (name in late)
         assert [v for _, v in mine] == pytest.approx([theirs[s] for s, _ in mine], rel=2e-3)
     assert not [r for r in found if "odd_ranks" in r or "nonfinite_ranks" in r]
 
@@ -96,7 +101,7 @@ def assert_same(found: list[dict[str, Any]], expected: list[dict[str, Any]]) -> 
 )
 def test_rows_are_those_of_one_process(tmp_path: Path, world: int, job: Job) -> None:
     found, expected = both(tmp_path, world, job)
-    assert_same(found, expected)
+    assert_same(found, expected, ("weight_norm", "update_norm") if job.uniform or job.tied else ())
     if not job.uniform:
         start = events_of(tmp_path / "many" / "run", "start")[0]
         assert start.data["settings"]["pipeline_parallel_size"] == job.num_stages

@@ -426,6 +426,8 @@ class UpdateProbe:
         """Watch these parameters, of which so many ranks hold the same."""
         self._parameters = [p for p in parameters if p.requires_grad]
         self._holders = holders
+        self._shares: list[float] = []
+        """What this rank's part of each counts in a sum over all ranks; as of `before`."""
         self._before: list[Pack] | None = None
         self._matrices = [p for p in self._parameters if p.dim() > 1]
         self._norms: list[tuple[int, torch.Tensor]] = []
@@ -444,6 +446,7 @@ class UpdateProbe:
             norms = torch._foreach_norm([local(p.detach()) for p in self._matrices])
             self._norms = [*self._norms[-1:], (step, torch.stack([n.float() for n in norms]))]
             self.scale = self._scale_at_first() if step == 1 else None
+        self._shares = [1.0 / copies(p, self._holders.of(p)) for p in self._parameters]
         self._before = [
             p if len(p.members) > 1 else replace(p, flat=p.flat.clone())
             for p in self._thinned(self._packed())
@@ -457,8 +460,7 @@ class UpdateProbe:
         return norm / math.sqrt(natural) if natural > 0 else None
 
     def _packed(self) -> list[Pack]:
-        shares = [1.0 / copies(p, self._holders.of(p)) for p in self._parameters]
-        return pack([local(p) for p in self._parameters], shares)
+        return pack([local(p) for p in self._parameters], self._shares)
 
     @staticmethod
     def _thinned(packs: list[Pack]) -> list[Pack]:

@@ -245,8 +245,9 @@ class Probes:
         self._watched = self._broken and "overflow" in self.cadence.probes
         if self._watched and self.runs("overflow"):
             self._overflow.arm()
-        # Who holds what may be known only once this step has gradients, and then on all ranks.
-        if self.due and self.runs("update") and self._holders.is_settled:
+        # Whether ranks hold different parts may be known only once this step has gradients.
+        known = self._holders.is_settled or self._holders.differ
+        if self.due and self.runs("update") and known:
             self.update.before(step)
 
     @property
