@@ -192,8 +192,11 @@ class Recovery:
                 failures=engine.decisions.failures,
                 reads=reads,
                 # An override is the user's function: not called unless the answer matters.
-                script_lr=engine.script_lr if self.state.asks_rate else math.nan,
-                scheduled=any(f.signal == "lr" for f in findings) and engine.lr_scheduled,
+                script_lr=(
+                    self._alike(lambda: engine.script_lr) if self.state.asks_rate else math.nan
+                ),
+                scheduled=any(f.signal == "lr" for f in findings)
+                and self._alike(lambda: engine.lr_scheduled),
                 by_design=by_design,
                 unexplained=self._design.failed(step),
             )
@@ -610,14 +613,14 @@ class Recovery:
             return ev.Surveyed(
                 step=step, standing=self._standing(), oldest_step=engine.oldest_step()
             )
-        adam = has_second_moment(engine.training.optimizer)
+        beta2, eps = self._adam_settings()
         # `misfit` and `oldest_step` are collectives: all ranks must ask in this order
         return ev.Surveyed(
             step=step,
             standing=self._standing(),
             worked=arms_that_worked(engine, question.kind),
-            beta2=read_setting(engine, "beta2") if adam else None,
-            eps=read_setting(engine, "eps"),
+            beta2=beta2,
+            eps=eps,
             misfit=engine.misfit(self._snapshots[question.point.handle]),
             oldest_step=engine.oldest_step(),
         )
@@ -640,9 +643,27 @@ class Recovery:
             low_precision=engine.low_precision,
             used_today=used,
             changed=self._changed(together=together),
-            script_lr=engine.script_lr,
-            lr_scheduled=engine.lr_scheduled,
+            script_lr=self._alike(lambda: engine.script_lr, together=together),
+            lr_scheduled=self._alike(lambda: engine.lr_scheduled, together=together),
         )
+
+    def _adam_settings(self) -> tuple[float | None, float | None]:
+        """Return beta2 and eps; None where a part of the model is trained without."""
+        engine = self.engine
+        adam = has_second_moment(engine.training.optimizer)
+        mine = (read_setting(engine, "beta2") if adam else None, read_setting(engine, "eps"))
+        if not engine.parts_differ:
+            return mine
+        beta2s, epss = zip(*engine.ranks.collect(mine), strict=True)
+        return None if None in beta2s else beta2s[0], None if None in epss else epss[0]
+
+    def _alike(self, find: Callable[[], T], *, together: bool = True) -> T:
+        """Return what is found here, or, where ranks hold different parts, on the first of them.
+
+        `together`: all ranks ask.
+        """
+        engine = self.engine
+        return engine.ranks.agree(find) if together and engine.parts_differ else find()
 
     def _changed(self, *, together: bool) -> tuple[SettingPutBack, ...]:
         """Return what changed and nobody announced; `together`: what all ranks have seen alike."""
