@@ -260,3 +260,11 @@ def test_a_signal_cannot_take_the_place_of_the_step(tmp_path: Path) -> None:
         guard.step()
     rows = rows_of(tmp_path / "run")
     assert [(r["step"], r["reward"]) for r in rows] == [(1, 0.5), (2, 0.5), (3, 0.5)]
+
+
+def test_a_loss_that_nobody_has_is_one_clear_error(tmp_path: Path) -> None:
+    s = make()
+    guard = Guard(s.model, s.optimizer, data=s.loader, run=tmp_path / "run", steps=2)
+    next(iter(guard))
+    with pytest.raises(ConfigError, match=r"note_loss\(None\): no other rank"):
+        guard.note_loss(None)

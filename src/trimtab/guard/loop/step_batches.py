@@ -138,15 +138,10 @@ class StepBatches:
             ConfigError: It is no tensor of one real number, `parts` is below 1, or no batch was
                 handed out.
         """
-        if loss is None and may_lack and self.fed:
-            self.losses.note_elsewhere()
+        if loss is None:
+            self._note_elsewhere(may_lack=may_lack)
             return
         if not isinstance(loss, torch.Tensor) or loss.numel() != 1 or loss.is_complex():
-            if loss is None:
-                raise ConfigError(
-                    "guard.note_loss(None): no other rank trains with this one, which could have"
-                    " the loss; give it"
-                )
             what = (
                 f"a tensor {list(loss.shape)} of {loss.dtype}"
                 if isinstance(loss, torch.Tensor)
@@ -161,12 +156,24 @@ class StepBatches:
                 f"guard.backward(parts={parts!r}): expected how many parts make the step, at"
                 " least 1"
             )
+        self._check_fed()
+        self.losses.note(loss, parts)
+
+    def _note_elsewhere(self, *, may_lack: bool) -> None:
+        if not may_lack:
+            raise ConfigError(
+                "guard.note_loss(None): no other rank trains with this one, which could have the"
+                " loss; give it"
+            )
+        self._check_fed()
+        self.losses.note_elsewhere()
+
+    def _check_fed(self) -> None:
         if not self.fed:
             raise ConfigError(
                 "guard.backward() needs a batch: call it in a `for batch in guard:` loop, before"
                 " guard.step()"
             )
-        self.losses.note(loss, parts)
 
     def take(self) -> tuple[Fed, torch.Tensor]:
         """Return what the step is made of and its mean loss; the next step begins empty.

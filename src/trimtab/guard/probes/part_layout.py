@@ -37,6 +37,8 @@ class PartLayout:
         found = [_NUMBER.search(name) for name in blocks]
         here = ([None if m is None else int(m[1]) for m in found], list(routers))
         self._holders = holders
+        self._known: tuple[tuple[int, ...], tuple[list[int], int]] = ((), ([], 0))
+        """The stages of the ranks, and what `blocks` said of them."""
         self._parts = ranks.collect(here) if holders.may_differ else [here] * ranks.count
 
     def _firsts(self) -> list[int]:
@@ -44,6 +46,11 @@ class PartLayout:
 
     def blocks(self) -> tuple[list[int], int]:
         """Return the place of each block of this rank, and how many there are in all."""
+        if self._known[0] != self._holders.stage_of:
+            self._known = (self._holders.stage_of, self._places())
+        return self._known[1]
+
+    def _places(self) -> tuple[list[int], int]:
         firsts = self._firsts()
         numbers = [n for rank in firsts for n in self._parts[rank][0]]
         order = list(range(len(numbers)))

@@ -448,7 +448,7 @@ class Probes:
         for name, label in _NAMED_AT.items():
             known = np.nan_to_num(columns[name], nan=-np.inf, posinf=np.inf)
             named = everyone[int(known.argmax())].get(label, "")
-            found.labels |= {label: named} if named and np.isfinite(known.max()) else {}
+            found.labels |= {label: named} if named and known.max() > -np.inf else {}
         self._ratio_at = found.labels.pop("rms_ratio_max_at", "")
         self._zero_at = found.labels.pop("grad_zero_at", "")
 
