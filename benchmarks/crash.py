@@ -15,7 +15,7 @@ from typing import Any
 
 import trimtab
 from benchmarks.everyday.formats import write_log
-from benchmarks.everyday.runs import make_healthy
+from benchmarks.everyday.runs import MadeRun, make_healthy
 from trimtab.crash import CrashReport, classify
 from trimtab.crash.table import crash_patterns
 from trimtab.errors import ConfigError
@@ -111,6 +111,9 @@ class AppendedFigures:
 def measure_appended(folder: Path) -> AppendedFigures:
     """Append each failure of a folder to a healthy log, and judge it as a user does.
 
+    The log is what the sample's launcher prints where its rows are part of the failure, as of
+    Hugging Face's Trainer, and Megatron's lines elsewhere.
+
     Raises:
         ConfigError: The folder has no readable manifest, or a sample is missing.
     """
@@ -118,21 +121,34 @@ def measure_appended(folder: Path) -> AppendedFigures:
     verdicts: list[str] = []
     right = without = 0
     with tempfile.TemporaryDirectory() as scratch:
-        path = write_log(make_healthy(100, 300), "megatron", Path(scratch))
-        healthy = path.read_text("utf-8")
+        run = make_healthy(100, 300)
+        path = write_log(run, "megatron", Path(scratch))
+        healthy = {"hf trainer": _as_hf_prints(run)}
+        usual = path.read_text("utf-8")
         for row in rows:
             sample = folder / str(row["local_path"])
             without += _classify(sample, None) is not None
-            path.write_text(healthy + sample.read_text("utf-8", errors="replace"), "utf-8")
-            (run,) = trimtab.analyze(path).runs
-            verdicts.append(run.verdict)
-            right += run.ending is not None and run.ending.crash_class == row["class"]
+            before = healthy.get(str(row.get("launcher")), usual)
+            path.write_text(before + sample.read_text("utf-8", errors="replace"), "utf-8")
+            (judged,) = trimtab.analyze(path).runs
+            verdicts.append(judged.verdict)
+            right += judged.ending is not None and judged.ending.crash_class == row["class"]
     return AppendedFigures(
         failures=len(rows),
         healthy=verdicts.count("healthy"),
         ended_badly=verdicts.count("ended-badly"),
         class_right=right,
         without_rows=without,
+    )
+
+
+def _as_hf_prints(run: MadeRun) -> str:
+    """Return the lines that Hugging Face's Trainer prints of a run."""
+    rows = zip(*(run.columns[name] for name in ("loss", "grad_norm", "lr")), strict=True)
+    return "".join(
+        f"{{'loss': {loss:.4f}, 'grad_norm': {norm:.4f}, 'learning_rate': {lr:.6g},"
+        f" 'epoch': {i / 100:.2f}}}\n"
+        for i, (loss, norm, lr) in enumerate(rows, 1)
     )
 
 
