@@ -101,6 +101,10 @@ def prepare(model: Model, job: "Job") -> None:
     """Make the whole model what the job says, the same whatever the ranks."""
     assert isinstance(model.embedding, nn.Embedding)
     assert isinstance(model.output, nn.Linear)
+    if job.alike:
+        half = NUM_BLOCKS // 2
+        for i in range(half):
+            model.blocks[str(half + i)].load_state_dict(model.blocks[str(i)].state_dict())
     if job.uniform:
         model.embedding = Fixed(model.embedding.weight)
         model.output = Fixed(model.output.weight)
@@ -150,6 +154,8 @@ class Job:
     """Whether no rank gives a loss."""
     uniform: bool = False
     """Whether only the blocks are trained, so that all stages have the same names and shapes."""
+    alike: bool = False
+    """Whether both halves begin with the same weights, as ranks of one seed do."""
     frozen: bool = False
     """Whether nothing of the first half is trained."""
     zero_head: bool = False

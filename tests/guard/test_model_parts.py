@@ -76,6 +76,7 @@ def assert_same(
         (2, Job(experts=True)),
         pytest.param(4, Job(experts=True, clip=None), marks=pytest.mark.slow),
         (2, Job(num_stages=2, uniform=True, renumber=True)),
+        (2, Job(num_stages=2, uniform=True, renumber=True, alike=True)),
         pytest.param(2, Job(num_stages=2, frozen=True), marks=pytest.mark.slow),
         pytest.param(
             4,
@@ -93,6 +94,7 @@ def assert_same(
         "experts",
         "4 ep",
         "uniform",
+        "uniform and alike",
         "frozen",
         "zero head",
         "tied",
@@ -190,13 +192,24 @@ def test_act_takes_all_parts_back_to_the_bit(tmp_path: Path, world: int, job: Jo
         assert_same_part(sound, faulty, rank)
 
 
-def test_a_pipeline_goes_on_from_its_checkpoint_bit_for_bit(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(num_stages=2),
+        pytest.param(
+            Job(num_stages=2, uniform=True, renumber=True, alike=True), marks=pytest.mark.slow
+        ),
+        pytest.param(Job(experts=True), marks=pytest.mark.slow),
+    ],
+    ids=["stages", "uniform and alike", "experts"],
+)
+def test_parts_go_on_from_their_checkpoint_bit_for_bit(tmp_path: Path, job: Job) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     whole.mkdir()
     cut.mkdir()
-    assert run_parts(whole, 2, Job(num_stages=2)) == [0, 0]
-    assert run_parts(cut, 2, Job(num_stages=2, stop_at=13)) == [0, 0]
-    assert run_parts(cut, 2, Job(num_stages=2)) == [0, 0]
+    assert run_parts(whole, 2, job) == [0, 0]
+    assert run_parts(cut, 2, dataclasses.replace(job, stop_at=13)) == [0, 0]
+    assert run_parts(cut, 2, job) == [0, 0]
     for rank in range(2):
         assert_same_part(whole, cut, rank)
 
@@ -226,6 +239,9 @@ def test_a_setting_that_changes_on_one_rank_alone_is_told(tmp_path: Path) -> Non
     assert run_parts(tmp_path, 2, Job(num_stages=2, spoil=_drop_on_last)) == [0, 0]
     notes = [e.data["text"] for e in events_of(tmp_path / "run", "note")]
     assert any("requires_grad" in n and "on rank 1 and not on rank 0" in n for n in notes)
+    (changed,) = events_of(tmp_path / "run", "setting-changed")
+    assert changed.data["setting"] == "requires_grad"
+    assert str(changed.data["where"]).endswith("rank 1")
 
 
 def test_an_example_needs_five_lines() -> None:

@@ -342,6 +342,27 @@ def test_matrix_that_grows_by_no_update_is_seen_at_the_next_reading(
     assert found.get(70) == (seen and pytest.approx(seen, rel=0.05))
 
 
+@pytest.mark.parametrize(("rises", "seen"), [(True, False), (False, True)])
+def test_a_matrix_that_grows_by_updates_of_a_larger_rate_is_no_jump(
+    rises: bool, seen: bool
+) -> None:
+    torch.manual_seed(0)
+    rate = 1e-3
+    weight = torch.randn(20, 20).requires_grad_()
+    probe, jumps = UpdateProbe([weight], Holders(Ranks()), lambda: rate), dict[int, float]()
+    with torch.no_grad():
+        for step in range(1, 101):
+            larger = step >= 66
+            rate = 0.3 if larger and rises else 1e-3
+            if step % 10 == 0:
+                probe.before(step)
+            weight += (0.3 if larger else 1e-3) * torch.sign(weight)
+            if step % 10 == 0:
+                probe.after()
+                jumps[step] = probe.jump
+    assert any(jump != 1 for jump in jumps.values()) is seen
+
+
 def test_an_update_of_a_large_model_is_read_from_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     weights = [torch.randn(700, 500), torch.randn(33)]

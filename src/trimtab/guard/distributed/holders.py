@@ -1,8 +1,8 @@
 """Which ranks hold which part of the model: all of it, a stage of a pipeline, experts of their own.
 
 Ranks whose trained parameters have other names or shapes are other stages of a pipeline. So are
-ranks of the same names whose weights differ, where some give no loss, and within a pipeline those
-with other gradients, or sharded over other ranks. Parameters marked `allreduce = False`, as
+ranks of the same names where some give no loss, and within a pipeline those with other weights at the
+start or other gradients, or sharded over other ranks. Parameters marked `allreduce = False`, as
 Megatron and DeepSpeed mark experts, are a rank's own, or those of the ranks of their mesh.
 
 In a pipeline, and of experts, as many ranks hold an unsharded parameter as have one of its shape
@@ -63,7 +63,8 @@ class Holders:
         """Ranks that hold an unsharded parameter, by its `id`, as its gradient told."""
         self._tries = 0
         self.may_differ = False
-        """Whether ranks hold different parts, or may turn out to; alike on all ranks, for good."""
+        """Whether ranks hold different parts, or may turn out to; alike on all ranks. It becomes
+        so in the first step where all looked alike before, and some rank has no loss."""
         if ranks.count > 1:
             names = {id(p): n for n, p in model.named_parameters()} if model else {}
             shapes = [(names.get(id(p), "?"), tuple(p.shape)) for p in parameters]
@@ -78,7 +79,7 @@ class Holders:
             if len(set(self._like)) > 1:
                 self._take(stages)
             self.may_differ = self.differ or len(set(stages)) > 1
-        self.is_settled = not self.may_differ
+        self.is_settled = ranks.count == 1
         """Whether it is known who holds what; alike on all ranks."""
 
     @property
@@ -125,8 +126,8 @@ class Holders:
     def settle(self, parameters: Sequence[torch.Tensor], *, gives_loss: bool) -> None:
         """Tell by gradients who holds the same; before they are summed up.
 
-        All ranks must call it at every step; one collective in each until gradients tell, where
-        ranks may hold different parts, and none otherwise.
+        All ranks must call it at every step. One collective in the first one; where ranks may hold
+        different parts another, and in each step until gradients tell.
 
         Args:
             parameters: The trained ones.
@@ -134,6 +135,11 @@ class Holders:
         """
         if self.is_settled:
             return
+        if not self.may_differ:
+            self.may_differ = not self._ranks.gather([float(gives_loss)]).all()
+            if not self.may_differ:
+                self.is_settled = True
+                return
         plain = _with_gradients(self.shared(parameters))
         experts = _with_gradients(
             p for p in parameters if _is_marked(p) and not isinstance(p, DTensor)

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.readers.rank_times import SLOWER, usual_of
-from trimtab.text import number
 
 __all__ = ["PaceShare", "RankPace"]
 
@@ -117,10 +116,10 @@ class RankPace:
         names = ", ".join(map(str, sorted(again)))
         text = (
             f"rank {names} {'is' if len(again) == 1 else 'are'} slow: rank {worst} fetches for"
-            f" {number(float(data[worst]))} s, goes forward for {number(float(forward[worst]))} s and"
-            f" is in the loop's own code between steps for {number(float(between[worst]))} s, the"
-            f" usual rank {number(float(np.median(data)))} s, {number(float(np.median(forward)))} s"
-            f" and {number(float(np.median(between)))} s; all wait for about {float(over[worst]) / step:.0%} of a step"
+            f" {_time(data[worst])}, goes forward for {_time(forward[worst])} and"
+            f" is in the loop's own code between steps for {_time(between[worst])}, the"
+            f" usual rank {_time(np.median(data))}, {_time(np.median(forward))}"
+            f" and {_time(np.median(between))}; all wait for about {float(over[worst]) / step:.0%} of a step"
         )
         there = {rank for rank, host in enumerate(hosts) if host == hosts[worst]}
         if len(set(hosts)) > 1 and there <= again:
@@ -149,3 +148,10 @@ class RankPace:
             f"{share:.0%} of a step is the loop's own code between guard.step() and the next batch"
             " (validation, logging, saving)",
         )
+
+
+def _time(seconds: float) -> str:
+    """Return a time as one reads it; below a tenth of a millisecond it is 0."""
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-4 else "0 ms"

@@ -170,7 +170,7 @@ class AfterStep:
             return
         self._edge.run("recovery", lambda: recovery.after_change(f"changed {change.name}"))
         if not change.expected:
-            parts.pool.note_change(change.text())
+            parts.pool.note_change(change)
             self._messages.tell(f"{change.text()}: changed, and not announced")
 
     def _tell_parts(self) -> None:
@@ -181,9 +181,14 @@ class AfterStep:
             self._recovery.tell(text)
 
     def _tell_changes_elsewhere(self) -> None:
-        for text, ranks in self._parts.pool.changes_elsewhere().items():
+        """Write down and say what has changed on other ranks than the first; all must call it."""
+        for change, ranks in self._parts.pool.changes_elsewhere().items():
             of = f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-            self._recovery.tell(f"{text}: changed on {of} and not on rank 0, and not announced")
+            where = ", ".join(filter(None, (change.where, of)))
+            event = {**change.event, "where": where}
+            self._parts.recorder.event("setting-changed", step=change.step, **event)
+            text = f"{change.text()}: changed on {of} and not on rank 0, and not announced"
+            self._recovery.tell(text)
 
     def tell_ended(self, held: str, why: str) -> None:
         """Write down that a setting is held no longer.

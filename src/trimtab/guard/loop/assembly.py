@@ -496,8 +496,7 @@ def _step_parts(
 ) -> RunContext:
     """Return what a step is made of: probes, update, rows, settings, points to go back to."""
     parameters = trained_parameters(s.training)
-    # one rank may have to wait for what another part noted
-    late = LateReads(on=reads_late(s.policy.reads, parameters) and not s.holders.may_differ)
+    late = LateReads(on=reads_late(s.policy.reads, parameters))
     probes = _probes_of(s, parameters)
     rates, precision = Rates(state), Precision(state)
     update = OptimizerStep(

@@ -63,6 +63,8 @@ class PendingStep:
         # A trainer's own loop needs the values between two steps; the last step ends the run.
         if not (parts.reads_late.on and self._own_loop) or step == self._steps:
             return False
+        if parts.holders.may_differ:  # one rank may have to wait for what another part noted
+            return False
         if self._after.unsettled or step % policy.checkpoint_every_steps == 0:
             return False
         if acting and parts.points.pace.is_due(step):

@@ -24,7 +24,7 @@ from trimtab.guard.probes.packs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from trimtab.guard.distributed.holders import Holders
 
@@ -422,8 +422,14 @@ def checksum_of_copies(shared: Sequence[torch.Tensor]) -> float:
 class UpdateProbe:
     """L2 norm of what an optimizer step really changed, and matrices that others changed."""
 
-    def __init__(self, parameters: Iterable[torch.Tensor], holders: Holders) -> None:
-        """Watch these parameters, of which so many ranks hold the same."""
+    def __init__(
+        self,
+        parameters: Iterable[torch.Tensor],
+        holders: Holders,
+        rate: Callable[[], float] = lambda: math.nan,
+    ) -> None:
+        """Watch these parameters, of which so many ranks hold the same, trained at a rate."""
+        self._rate = rate
         self._parameters = [p for p in parameters if p.requires_grad]
         self._holders = holders
         self._shares: list[float] = []
@@ -432,7 +438,10 @@ class UpdateProbe:
         self._matrices = [p for p in self._parameters if p.dim() > 1]
         self._norms: list[tuple[int, torch.Tensor]] = []
         """Of the matrices at the last two readings, with the step."""
-        self._updates: deque[float] = deque(maxlen=_MOST_UPDATES)
+        self._rates = (math.nan, math.nan)
+        """Learning rates of these readings."""
+        self._updates: deque[tuple[float, float]] = deque(maxlen=_MOST_UPDATES)
+        """Norm of what this rank saw of each update, and its learning rate."""
         self.scale: float | None = None
         """Norm of the matrices by that of weights of variance 1 / fan-in, read at the first step;
         None at others, and of models of few matrices."""
@@ -445,6 +454,7 @@ class UpdateProbe:
         if self._matrices:
             norms = torch._foreach_norm([local(p.detach()) for p in self._matrices])
             self._norms = [*self._norms[-1:], (step, torch.stack([n.float() for n in norms]))]
+            self._rates = (self._rates[1], self._rate())
             self.scale = self._scale_at_first() if step == 1 else None
         self._shares = [1.0 / copies(p, self._holders.of(p)) for p in self._parameters]
         self._before = [
@@ -501,18 +511,26 @@ class UpdateProbe:
             sum(p.share * x * x for p, x in zip(packs, numbers[i : i + n], strict=True))
             for i in (0, n)
         )
-        self._look_for_jump(math.sqrt(changed))
+        # its own, whoever holds the same: the norms of the matrices are this rank's, too
+        own = (p.share / w.share * x * x for p, w, x in zip(packs, whole, numbers, strict=False))
+        self._look_for_jump(math.sqrt(sum(own)))
         return changed, weights, _top(numbers[2 * n :])
 
     def _look_for_jump(self, update: float) -> None:
         """Compare the growth of each matrix between two readings with what updates amount to.
 
         An update moves no norm by more than its own. One that is damaged shows in one reading of
-        two, so the smaller of the two counts, or the usual one.
+        two, so the smaller of the two counts, or the usual one; each as it would be at the largest
+        rate of these two readings, where that is larger than its own was.
         """
-        usual = [u for u in self._updates if math.isfinite(u)]
+        rate = max((r for r in self._rates if r > 0), default=math.nan)
+        usual = [
+            u * (max(rate / then, 1.0) if then > 0 and rate > 0 else 1.0)
+            for u, then in self._updates
+            if math.isfinite(u)
+        ]
         before = usual[-1] if usual else 0.0
-        self._updates.append(update)
+        self._updates.append((update, self._rates[1]))
         self.jump = 1.0
         if len(self._norms) < 2 or len(usual) < _FEWEST_UPDATES:
             return

@@ -26,7 +26,7 @@ class PartLayout:
     def __init__(
         self, ranks: Ranks, holders: Holders, *, blocks: Sequence[str], routers: Sequence[int]
     ) -> None:
-        """Compare the parts; all ranks must call it. One collective where they may differ.
+        """Compare the parts; all ranks must call it. One collective where there are several.
 
         Args:
             ranks: Those that train together.
@@ -39,7 +39,7 @@ class PartLayout:
         self._holders = holders
         self._known: tuple[tuple[int, ...], tuple[list[int], int]] = ((), ([], 0))
         """The stages of the ranks, and what `blocks` said of them."""
-        self._parts = ranks.collect(here) if holders.may_differ else [here] * ranks.count
+        self._parts = ranks.collect(here)
 
     def _firsts(self) -> list[int]:
         return sorted(set(self._holders.firsts()))

@@ -186,7 +186,11 @@ class Probes:
         layer = output_layer or find_output_layer(model)
         self.hidden = HiddenProbe(model, layer)
         self.hidden.enabled = self.runs("hidden")
-        self.update = UpdateProbe(self._parameters, holders)
+        self.update = UpdateProbe(
+            self._parameters,
+            holders,
+            lambda: max(float(g["lr"]) for g in training.optimizer.param_groups),
+        )
         self._no_gradient = NoGradientProbe(model, self._parameters, self._names)
         self._half_without = False
         """Whether most parameters had no gradient when all was read last: every step is looked at
@@ -206,6 +210,8 @@ class Probes:
         self._broken_state: list[str] = []
         self._ratio_at = ""
         self._zero_at = ""
+        self._may_differ_then = holders.may_differ
+        """Whether ranks might hold different parts before the step under way."""
         self._law = SecondMomentLaw()
         self._moments: Moments | None = None
         self._kept: Kept | None = None
@@ -245,8 +251,9 @@ class Probes:
         self._watched = self._broken and "overflow" in self.cadence.probes
         if self._watched and self.runs("overflow"):
             self._overflow.arm()
+        self._may_differ_then = self._holders.may_differ
         # Whether ranks hold different parts may be known only once this step has gradients.
-        known = self._holders.is_settled or self._holders.differ
+        known = self._holders.is_settled or self._holders.differ or not self._holders.may_differ
         if self.due and self.runs("update") and known:
             self.update.before(step)
 
@@ -397,7 +404,7 @@ class Probes:
         try:
             self._take_moments(found)
             squares = self.update.after() if self.runs("update") else None
-            if squares is not None:
+            if squares is not None and self._may_differ_then == self._holders.may_differ:
                 for name, value in zip(
                     ("update_square", "weight_square", "weight_max"), squares, strict=True
                 ):

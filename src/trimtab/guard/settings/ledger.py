@@ -119,7 +119,11 @@ class SettingChanged:
     def text(self) -> str:
         """Return it in words, such as `weight_decay 0.1 → 100`."""
         if self.name == _WEIGHTS:
-            return f"a weight matrix has {self.after[0]:.3g} times the norm it had, by no update"
+            grown = self.after[0]
+            what = (
+                f"{grown:.3g} times the norm it had" if math.isfinite(grown) else "no finite norm"
+            )
+            return f"a weight matrix has {what}, which its updates do not explain"
         before, after = self.shown
         where = f" ({self.where})" if self.where else ""
         return f"{self.name} {before} → {after}{where}{self._which}"

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.probes.suite import Probes
+    from trimtab.guard.settings.ledger import SettingChanged
     from trimtab.guard.state.data_state import DataState
     from trimtab.guard.state.step_clock import StepClock
 
@@ -72,7 +73,7 @@ class StepPool:
         self._noted: dict[str, float] = {}
         self._batch_seen: dict[str, float] = {}
         self._num_seen = 0
-        self._changes: list[str] = []
+        self._changes: list[SettingChanged] = []
         self._whole = StepSum(math.nan, math.nan, 0, 0)
 
     @property
@@ -117,10 +118,10 @@ class StepPool:
         noted, self._noted = self._noted, {}
         return noted
 
-    def note_change(self, text: str) -> None:
+    def note_change(self, change: SettingChanged) -> None:
         """Take note of a setting that has changed here, for the other ranks to hear of."""
         if self._ranks.count > 1:
-            self._changes.append(text)
+            self._changes.append(change)
 
     # -- all ranks together -----------------------------------------------------------------
 
@@ -183,17 +184,19 @@ class StepPool:
         means = self._ranks.gather([noted[name] for name in names]).mean(axis=0)
         return dict(zip(names, means.tolist(), strict=True))
 
-    def changes_elsewhere(self) -> dict[str, list[int]]:
+    def changes_elsewhere(self) -> dict[SettingChanged, list[int]]:
         """Return the changes that the first rank has not seen, each with its ranks.
 
         One collective, after a step in which `whole.changed` says that there are any.
         """
         mine, self._changes = self._changes, []
-        everyone, found = self._ranks.collect(mine), dict[str, list[int]]()
-        for rank, texts in enumerate(everyone):
-            for text in texts:
-                if text not in everyone[0]:
-                    found.setdefault(text, []).append(rank)
+        everyone = self._ranks.collect(mine)
+        found: dict[SettingChanged, list[int]] = {}
+        known = {change.text() for change in everyone[0]}
+        for rank, changes in enumerate(everyone):
+            for change in changes:
+                if change.text() not in known:
+                    found.setdefault(change, []).append(rank)
         return found
 
     def find_elsewhere(self, whole: StepSum, labels: dict[str, str]) -> None:
