@@ -171,12 +171,11 @@ def _spoil_weights_once(rank: int, step: int, model: nn.Module) -> None:
 @pytest.mark.parametrize(
     ("world", "job"),
     [
-        (2, Job(num_stages=2)),
         (4, Job(num_stages=2)),
         (4, Job(num_stages=2, shard=True)),
         (2, Job(experts=True)),
     ],
-    ids=["stages", "stages and replicas", "stages and shards", "experts"],
+    ids=["stages and replicas", "stages and shards", "experts"],
 )
 def test_act_takes_all_parts_back_to_the_bit(tmp_path: Path, world: int, job: Job) -> None:
     job = dataclasses.replace(job, mode="act", steps=140)
