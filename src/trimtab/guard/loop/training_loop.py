@@ -141,8 +141,10 @@ class TrainingLoop:
         self._pending.loop_begins(own=whole)
         self._readings.loop_begins(own=whole)
         interrupts.watch()
-        outside = self._parts.optimizer_step.outside_steps
+        update = self._parts.optimizer_step
+        outside = update.outside_steps
         outside.watch()
+        update.free_gradients_late(late=whole)
         try:
             while not self._shutdown.ended:
                 if self._readings.active or self._begin_reading():
@@ -173,7 +175,9 @@ class TrainingLoop:
                 self.before_forward(*fetched)
                 if self.probing:
                     self._edge.run("probes", self._own.keep)
-                yield self._brought_back(fetched[0])
+                batch = self._brought_back(fetched[0])
+                update.free_gradients()
+                yield batch
                 clock.note_asked()
                 if self._own.active:
                     self._edge.run("probes", self._own.put_back)
@@ -192,6 +196,7 @@ class TrainingLoop:
             raise
         finally:
             outside.release()
+            update.free_gradients_late(late=False)
             self._in_reading = False
             interrupts.loop_left(in_step=interrupts.in_step and not whole)
             interrupts.release()
@@ -203,6 +208,8 @@ class TrainingLoop:
         if not readings.wanted or self._batches.in_step:
             return False
         self._pending.settle()
+        # Before the reading keeps those that there are, to put them back after it.
+        self._parts.optimizer_step.free_gradients()
         # What was read only now may ask for another reading, or for none.
         readings.begin()
         return readings.active

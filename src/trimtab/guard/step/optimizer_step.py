@@ -100,6 +100,9 @@ class OptimizerStep:
         self._nonfinite: tuple[str, int] | None = None
         self._lr_undone: tuple[float, float] | None = None
         self._keeps_gradients = False
+        self._frees_late = False
+        self._stale = False
+        """Whether the gradients are those of a step that is done."""
         self._outside: OutsideUpdate | None = None
         self._buffers = ForwardBuffers(state.training.bare_model)
         self.outside_steps = OutsideSteps(state.training)
@@ -123,6 +126,22 @@ class OptimizerStep:
     def keep_gradients(self) -> None:
         """Leave the gradients of a step in place: the trainer drops them itself, after it."""
         self._keeps_gradients = True
+
+    def free_gradients_late(self, *, late: bool) -> None:
+        """Free the gradients of a step by `free_gradients`, and not with its update, on a CPU.
+
+        There the next backward pass takes up to a fiftieth longer where they were freed long before
+        it: their memory has gone back to the system. An accelerator's allocator keeps it.
+        """
+        on_cpu = bool(self.parameters) and self.parameters[0].device.type == "cpu"
+        self._frees_late = late and on_cpu
+        if not self._frees_late:
+            self.free_gradients()
+
+    def free_gradients(self) -> None:
+        """Drop the gradients of a step that is done; those of one under way stay."""
+        if self._stale:
+            self.zero_grad()
 
     def hand_over(self, update: OutsideUpdate) -> None:
         """Have a trainer clip and update where the guard would clip.
@@ -270,7 +289,9 @@ class OptimizerStep:
             self._run_probe(self._probes.at_update)
         # After the probes: the optimizer's state is compared with the gradients that it has used.
         if not self._keeps_gradients:
-            training.optimizer.zero_grad(set_to_none=True)
+            self._stale = True
+            if not self._frees_late:
+                self.free_gradients()
         if self._outside is not None:
             skipped = skipped or not self._outside.was_applied()
         return Applied(effective, scheduled, skipped, scale)
@@ -306,4 +327,5 @@ class OptimizerStep:
 
     def zero_grad(self) -> None:
         """Drop all gradients."""
+        self._stale = False
         self._state.training.optimizer.zero_grad(set_to_none=True)
