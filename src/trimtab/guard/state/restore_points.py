@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from trimtab.guard.distributed.process_group import Ranks
     from trimtab.guard.recording.recorder import Recorder
     from trimtab.guard.state.run_state import RunState
-    from trimtab.guard.state.training_state import Snapshot
+    from trimtab.guard.state.training_state import Snapshot, StateDict
     from trimtab.plan.policy import Policy
 
 __all__ = ["RestorePoints"]
@@ -238,10 +238,14 @@ class RestorePoints:
                 self.store.note(f"the checkpoint of step {step} is suspect: {doubt}")
         # In the background training changes the live tensors while they are written: copies only.
         payload = state.saved_payload(copy=background)
-        mine = (*_OF_RANK, *(_OF_PART if self._holders.differ else ()))
-        own = {name: payload.pop(name) for name in mine}
+        own = self._taken_out(payload)
         self.store.save(payload, own, step=step, why=why, background=background, doubt=doubt)
         self._saved_step = step
+
+    def _taken_out(self, payload: StateDict) -> StateDict:
+        """Return what of a payload is this rank's own, and take it out of it."""
+        mine = (*_OF_RANK, *(_OF_PART if self._holders.differ else ()))
+        return {name: payload.pop(name) for name in mine}
 
     def adopt(self, step: int) -> None:
         """Take note that the run goes on from a checkpoint on disk, or needs no newer one."""
@@ -288,8 +292,7 @@ class RestorePoints:
 
     def _save_earlier(self, point: Snapshot, *, doubt: str = "") -> None:
         payload = self._state.saved_snapshot(point)
-        mine = (*_OF_RANK, *(_OF_PART if self._holders.differ else ()))
-        own = {name: payload.pop(name) for name in mine}
+        own = self._taken_out(payload)
         self.store.save(
             payload,
             own,
