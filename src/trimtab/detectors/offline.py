@@ -16,6 +16,7 @@ from trimtab.detectors.hardly_moved import hardly_moved_findings
 from trimtab.detectors.held_out_drop import held_out_drop_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgedSoFar, JudgeState, judge_record
+from trimtab.detectors.lasting import lasting_findings
 from trimtab.detectors.layers_apart import layer_findings
 from trimtab.detectors.learned_by_heart import as_text
 from trimtab.detectors.loss_shapes import (
@@ -65,6 +66,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     written_pace_findings,
     lost_signal_findings,
     layer_findings,
+    lasting_findings,
     set_findings,
     rank_findings,
     swell_findings,

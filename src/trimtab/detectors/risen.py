@@ -1,13 +1,7 @@
 """A loss that lies higher for good in a log of 64 to 4,096 rows, though no row is far out.
 
 Blocks of 16 rows need many blocks to know their noise, and swells need an edge. Here both sides of
-every row are compared as wholes, in windows of m = 32, 64, 128 and 256 rows, and their noise is
-taken from how far the partial sums of each side wander about their own straight line, so that
-dependence between rows, a descent and heavy tails widen the bar by themselves:
-
-    D = (mean after - mean before) sqrt(m / 8)
-    V = (sum over the m rows before, and after, of (partial sum - its line)^2) / (2 m)^2
-    G = D^2 / V
+every row are compared as wholes, in windows of m = 32, 64, 128 and 256 rows, by the G of `two_sides`.
 
 An alarm needs G above the bar of its window, a rise of twice any rise before it in the run, of the
 row noise and of 2 % of the level; and the rows to the end must keep half of it. Where a level lasts
@@ -15,8 +9,7 @@ is all that it tells: one that falls back is `swells`'. Blind in the first and t
 loss that changes its sign again and again is a difference of two terms that follow each other, as
 of an energy model or a critic: its level says nothing, and it is not judged.
 
-Source: self-normalized change points, Shao and Zhang, Testing for change points in time series,
-JASA 105 (2010). The windows and bars are ours.
+The windows and bars are ours.
 """
 
 import numpy as np
@@ -24,14 +17,13 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.two_sides import TwoSides
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma
 
 __all__ = ["risen_findings"]
 
 Floats = NDArray[np.float64]
-Rows = NDArray[np.intp]
-
 BARS = {32: 200.0, 64: 150.0, 128: 125.0, 256: 125.0}
 """Largest G that is noise, by the rows of its window. Together with the conditions below, 99 % of
 random stretches of 100 to 200 rows of real logs stay below, those with a true change included."""
@@ -62,8 +54,8 @@ def risen_findings(record: RunRecord) -> tuple[Finding, ...]:
     return tuple(found)
 
 
-def _of(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
-    sums = _Sums(y)
+def _of(record: RunRecord, rows: NDArray[np.intp], y: Floats) -> list[Finding]:
+    sums = TwoSides(y)
     noise = difference_sigma(np.diff(y, 2), order=2)
     least = NEGLIGIBLE * float(np.abs(y[:8]).max())
     best = (0.0, 0, 0, 0.0, 0.0)
@@ -110,57 +102,3 @@ def _of(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
             ),
         )
     ]
-
-
-class _Sums:
-    """Running sums of rows and of their partial sums, so that a window costs nothing by itself."""
-
-    def __init__(self, y: Floats) -> None:
-        self._middle = float(y.mean())
-        self._scale = float(np.abs(y - self._middle).max()) or 1.0
-        sums = np.concatenate(([0.0], np.cumsum((y - self._middle) / self._scale)))
-        t = np.arange(len(sums), dtype=np.float64)
-        self._sums = sums
-        self._first = np.concatenate(([0.0], np.cumsum(sums)))
-        self._squares = np.concatenate(([0.0], np.cumsum(sums * sums)))
-        self._moment = np.concatenate(([0.0], np.cumsum(t * sums)))
-
-    def mean(self, a: Rows, b: Rows) -> Floats:
-        """Return the means of rows a to b."""
-        means: Floats = (self._sums[b] - self._sums[a]) / (b - a)
-        return self._middle + self._scale * means
-
-    def change(self, at: Rows, m: int) -> tuple[Floats, Floats]:
-        """Return rise and G of the m rows on each side of some rows."""
-        rise = self.mean(at, at + m) - self.mean(at - m, at)
-        wander = (self._wander(at - m, at) + self._wander(at, at + m)) / (2 * m) ** 2
-        # Rows alike in every digit wander by nothing: by what a float can tell, then.
-        g = (rise / self._scale) ** 2 * (m / 8) / np.maximum(wander, 1e-12)
-        return rise, g
-
-    def _wander(self, a: Rows, b: Rows) -> Floats:
-        """Return the sum over t in (a, b] of (partial sum - its line from a to b) squared."""
-        slope = (self._sums[b] - self._sums[a]) / (b - a)
-        base = self._sums[a] - a * slope
-        first = self._first[b + 1] - self._first[a + 1]
-        squares = self._squares[b + 1] - self._squares[a + 1]
-        moment = self._moment[b + 1] - self._moment[a + 1]
-        steps = _of_steps(b) - _of_steps(a)
-        steps_squared = _of_squares(b) - _of_squares(a)
-        out: Floats = (
-            squares
-            - 2 * base * first
-            - 2 * slope * moment
-            + base**2 * (b - a)
-            + 2 * base * slope * steps
-            + slope**2 * steps_squared
-        )
-        return out
-
-
-def _of_steps(n: Rows) -> Floats:
-    return n * (n + 1) / 2
-
-
-def _of_squares(n: Rows) -> Floats:
-    return n * (n + 1) * (2 * n + 1) / 6

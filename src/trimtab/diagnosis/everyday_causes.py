@@ -44,6 +44,12 @@ def _score_lost(f: Features) -> float:
     return e.yes("score-lost" in f.signs and f.kinds <= {"signal-abnormal"})
 
 
+def _moved_at_once(f: Features) -> float:
+    """Return 1 where a signal beside the loss moved in one row for good, and the loss did not."""
+    alone = f.kinds <= {"grad-drift", "signal-abnormal", "policy-collapse", "shift"}
+    return e.yes("lasting" in f.signs and alone and f.severity != "critical")
+
+
 def _never(_: Features) -> float:
     return 0.0
 
@@ -240,9 +246,18 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             # What was put back and held needs no other sign.
             EvidenceRule(
                 "no-sign",
-                lambda f: e.no_sign(*_CHANGED)(f) * (1 - e.put_back_held(f)),
+                lambda f: (
+                    e.no_sign(*_CHANGED)(f) * (1 - e.put_back_held(f)) * (1 - _moved_at_once(f))
+                ),
                 _ABSENT,
                 "nothing in the log shows it",
+            ),
+            EvidenceRule(
+                "moved-at-once",
+                lambda f: e.no_sign(*_CHANGED)(f) * _moved_at_once(f),
+                8.0,
+                "from one row to the next and for good, beside a calm loss: learning does no such"
+                " thing, a batch, a clip, a way of adding up, other data or another weight does",
             ),
             EvidenceRule(
                 "put-back-alone",

@@ -1,0 +1,255 @@
+"""A signal beside the loss that lies at another level for good, from one row to the next.
+
+What learning does to a norm, an entropy or a part of a loss it does little by little. Where such a
+signal is many times as large, or as small, from some row on and to the end, something was changed
+that the log does not say: the batch, how gradients are added up, what is clipped, the data, a
+weight of the loss. The loss may not show it. On a log scale, by the G of `two_sides` in windows of
+m = 16 to 256 rows, a change is told that
+
+* has G above the bar of its window and comes to `LASTING`'s factor for the signal, and to `OVER_NOISE` times the
+  noise of rows,
+* is there at once: `AT_ONCE` of it lies within an eighth of the window on each side,
+* stays: the rows to the end keep `AT_ONCE` of it,
+* is `OVER_OTHERS` times any other change in the attempt, up or down.
+
+Not told where the log states a reason within `NEAR` rows (a rate, a setting, a batch, a stage), of
+a gradient that shrinks as the loss drops with it, nor of a policy whose reward gains. Long logs are
+judged by the medians of `MOST` equal stretches. In hindsight; blind in the first and last 16 rows.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.two_sides import TwoSides
+from trimtab.readers.stated_settings import STATED_SETTING
+from trimtab.record import RunRecord
+from trimtab.signals.robust import difference_sigma, median
+from trimtab.text import plain, signal_label
+
+__all__ = ["LASTING", "lasting_findings"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+MOST = 2048
+BARS = {16: 250.0, 32: 200.0, 64: 150.0, 128: 125.0, 256: 125.0}
+"""Largest G that is noise, by the rows of a window. As in `risen`."""
+OVER_NOISE = 2.0
+OVER_OTHERS = 1.5
+AT_ONCE = 0.6
+ABOVE_0 = 0.9
+"""Of the rows: a signal that has no logarithm more often is not judged here."""
+MEASURED = 0.5
+"""Of the rows, that differ from the one before: settings, scales and counters are held."""
+NEAR = 4
+EDGE, OVER_ERRORS = 16, 3.0
+"""Rows on each side, and errors of medians, in which a loss drops or a reward gains at once."""
+"""All bars are ours; see `benchmarks/origins/lasting.toml` for the logs that suggested them."""
+RATE_FACTOR = 1.3
+"""A rate that moves by less within `NEAR` rows follows its schedule."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lasting:
+    """From which factor on a change of one signal is told."""
+
+    kind: str
+    up: float = math.inf
+    down: float = math.inf
+    """How many times smaller."""
+    of_policy: bool = False
+    """What a policy that learns may do at once: told where its reward gains nothing by it."""
+
+
+_SIGN = "signal-abnormal"
+LASTING = {
+    "grad_norm": Lasting(kind="grad-drift", up=2.0, down=3.0),
+    "grad_norm/": Lasting(kind="grad-drift", up=3.0, down=5.0),
+    "loss/": Lasting(kind="shift", up=1.3),
+    "update_norm": Lasting(kind=_SIGN, up=2.5),
+    "update_ratio": Lasting(kind=_SIGN, up=2.5),
+    "activation_norm": Lasting(kind=_SIGN, up=2.5),
+    "policy_kl": Lasting(kind="policy-collapse", up=3.0, of_policy=True),
+    "update_kl": Lasting(kind="policy-collapse", up=3.0, of_policy=True),
+    "policy_entropy": Lasting(kind="policy-collapse", up=2.0, down=1.6, of_policy=True),
+    "value_loss": Lasting(kind="policy-collapse", up=4.0, of_policy=True),
+    "completion_length": Lasting(kind="policy-collapse", up=1.8, down=1.8, of_policy=True),
+    "advantage_std": Lasting(kind=_SIGN, up=3.0, down=3.0),
+    "rollout_mismatch": Lasting(kind="policy-collapse", up=3.0),
+    "router_entropy": Lasting(kind=_SIGN, down=1.25),
+    "expert_load_max": Lasting(kind=_SIGN, up=1.5),
+    "expert_load_std": Lasting(kind=_SIGN, up=2.0),
+    "dropped_tokens": Lasting(kind=_SIGN, up=3.0),
+    "aux_loss": Lasting(kind=_SIGN, up=1.5),
+    "router_z_loss": Lasting(kind=_SIGN, up=3.0),
+    "attention_entropy": Lasting(kind=_SIGN, down=1.6),
+    "overflow_share": Lasting(kind=_SIGN, up=3.0),
+    "underflow_share": Lasting(kind=_SIGN, up=3.0),
+    "quantization_error": Lasting(kind=_SIGN, up=2.0),
+    "sample_diversity": Lasting(kind=_SIGN, down=1.6),
+    "step_time_s": Lasting(kind="slowdown", up=1.1),
+    "throughput": Lasting(kind="slowdown", down=1.1),
+}
+"""By signal; a name that ends in a stroke is that of parts. Factors are ours."""
+SETTINGS = (
+    STATED_SETTING,
+    "batch_size",
+    "kl_weight",
+    "dropout",
+    "stage",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "clip_limit",
+    "trainable_parameters",
+)
+
+
+def lasting_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return what changed its level at once and for good, attempt by attempt."""
+    found: list[Finding] = []
+    for name in record.columns:
+        what = LASTING.get(name) or LASTING.get(name.partition("/")[0] + "/" * ("/" in name))
+        if what is None:
+            continue
+        for index in range(len(record.attempts)):
+            found += _of(record, name, what, record.rows_of(index))
+    return tuple(found)
+
+
+def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Finding]:
+    column = record.columns[name]
+    rows = column.finite_rows(span)
+    above = column.values[rows] > 0
+    if above.sum() < max(2 * min(BARS), ABOVE_0 * len(rows)):
+        return []
+    rows = rows[above]
+    if np.mean(np.diff(column.values[rows]) != 0) < MEASURED:
+        return []
+    size = -(-len(rows) // MOST)
+    num = len(rows) // size
+    logs = np.log(np.median(column.values[rows[: num * size]].reshape(num, size), axis=1))
+    changes = [
+        (score, at, m, factor, up)
+        for up, least in ((True, what.up), (False, what.down))
+        if math.isfinite(least)
+        for score, at, m, factor in _changes(logs if up else -logs, math.log(least))
+    ]
+    if not changes:
+        return []
+    score, at, m, factor, up = max(changes)
+    row = int(rows[_first(logs if up else -logs, at, m) * size])
+    if _is_stated(record, row, span, size) or _is_learned(record, name, what, row, up=up):
+        return []
+    before = math.exp(float(np.mean(logs[at - m : at])))
+    after = before * factor if up else before / factor
+    label = signal_label(name) if name in LASTING else plain(name, limit=60)
+    return [
+        finding_at(
+            record,
+            detector="lasting",
+            kind=what.kind,
+            signal=name,
+            severity="warning",
+            row=int(rows[min(at + m, num - 1) * size]),
+            onset_row=row,
+            value=after,
+            expected=before,
+            score=min(99.0, 6.0 * math.sqrt(score)),
+            direction="up" if up else "down",
+            closed=True,
+            text=(
+                f"{label} {before:.4g} → {after:.4g} from one row to the next and to the end,"
+                " and nothing that the log states was changed there (in hindsight)"
+            ),
+        )
+    ]
+
+
+def _changes(logs: Floats, least: float) -> list[tuple[float, int, int, float]]:
+    """Return G, row, window and factor of the largest change of each window."""
+    sums, noise = TwoSides(logs), difference_sigma(np.diff(logs, 2), order=2)
+    found = []
+    for m, bar in BARS.items():
+        if 2 * m > len(logs):
+            break
+        at = np.arange(m, len(logs) - m + 1)
+        rise, g = sums.change(at, m)
+        level = sums.mean(at - m, at)
+        edge = max(2, m // 8)
+        at_once = sums.mean(at, at + edge) - sums.mean(at - edge, at)
+        to_end = sums.mean(at, np.full_like(at, len(logs))) - level
+        over = (g > bar) & (rise >= max(least, OVER_NOISE * noise))
+        over &= rise > OVER_OTHERS * _largest_elsewhere(rise, m)
+        over &= (at_once > AT_ONCE * rise) & (to_end > AT_ONCE * rise)
+        over &= float(logs[-m:].mean()) - level > AT_ONCE * rise
+        if over.any():
+            k = int(np.argmax(np.where(over, g, 0.0)))
+            found.append((float(g[k]) / bar, int(at[k]), m, math.exp(float(rise[k]))))
+    return found
+
+
+def _largest_elsewhere(rise: Floats, m: int) -> Floats:
+    """Return the largest change, up or down, whose windows do not hold the row, of each row.
+
+    The first `m` changes are those of a run that finds its way: of them only rises count.
+    """
+    size = np.maximum(rise, 0.0)
+    size[m:] = np.abs(rise[m:])
+    apart = np.zeros(m + m // 8)
+    before = np.concatenate((apart, np.maximum.accumulate(size)))[: len(rise)]
+    after = np.concatenate((np.maximum.accumulate(size[::-1])[::-1], apart))[-len(rise) :]
+    return np.maximum(before, after)
+
+
+def _first(logs: Floats, at: int, m: int) -> int:
+    """Return the row near a change that parts the rows around it best into two levels."""
+    around, edge = logs[at - m : at + m], max(2, m // 8)
+    places = np.arange(m - edge, m + edge + 1)
+    sums = np.cumsum(around)[places - 1]
+    rest = float(around.sum()) - sums
+    parted = sums**2 / places + rest**2 / (2 * m - places)
+    return at - m + int(places[np.argmax(parted)])
+
+
+def _is_stated(record: RunRecord, row: int, span: slice, size: int) -> bool:
+    """Whether the log states a change near a row."""
+    reach = NEAR + size
+    near = slice(max(span.start, row - reach), min(span.stop, row + reach + 1))
+    for name in SETTINGS:
+        if name in record.columns:
+            values = record.columns[name].values[record.columns[name].finite_rows(near)]
+            if len(values) and values.min() != values.max():
+                return True
+    rate = record.columns.get("lr")
+    if rate is None:
+        return False
+    rates = rate.values[rate.finite_rows(near)]
+    return bool(len(rates) and rates.max() > RATE_FACTOR * rates.min())
+
+
+def _is_learned(record: RunRecord, name: str, what: Lasting, row: int, *, up: bool) -> bool:
+    """Whether a gradient shrinks as the loss drops, or a policy's reward gains, more than before."""
+    if what.of_policy:
+        sign, signal = 1.0, "reward"
+    elif name.startswith("grad_norm") and not up:
+        sign, signal = -1.0, "loss"
+    else:
+        return False
+    column = record.columns.get(signal)
+    if column is None:
+        return False
+    span = record.rows_of(int(record.attempt[row]))
+    old = column.values[column.finite_rows(slice(span.start, row))][-2 * EDGE :]
+    new = column.values[column.finite_rows(slice(row, span.stop))][:EDGE]
+    if len(old) < 2 * EDGE or len(new) < EDGE:
+        return False
+    before, last = median(old[:EDGE]), median(old[EDGE:])
+    gain = sign * (median(new) - last) - max(sign * (last - before), 0.0)
+    noise = difference_sigma(np.diff(np.concatenate([old, new])))
+    return gain > OVER_ERRORS * 1.25 * noise * math.sqrt(3 / EDGE)
