@@ -10,7 +10,8 @@ behind the row that told, is compared with as many rows before it, by their last
 
 A curve that flattens as curves do has a half to two thirds of that pace.
 
-A norm that is `AT_ONCE` times as large from one row to the next does not grow: the alarm stays.
+A norm that is `AT_ONCE` times as large from one row to the next does not grow: the alarm stays. So
+does that of `lasting`, which sees only what is there at once.
 """
 
 import math
@@ -39,7 +40,13 @@ _OF_MEDIAN = 1.25
 def as_it_falls_on(f: Finding, record: RunRecord) -> Finding:
     """Return a norm that grows as a note where the loss falls on; others as they are."""
     grows = f.kind in KINDS and f.signal in SIGNALS and f.direction == "up"
-    if f.severity == "info" or not grows or _leaps(f, record) or not _falls_on(f, record):
+    if (
+        f.severity == "info"
+        or not grows
+        or f.detector == "lasting"
+        or _leaps(f, record)
+        or not _falls_on(f, record)
+    ):
         return f
     return replace(f, severity="info", text=f"{f.text}; the loss falls on")
 

@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.stated_changes import states_a_change
 from trimtab.detectors.two_sides import TwoSides
-from trimtab.readers.stated_settings import STATED_SETTING
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import plain, signal_label
@@ -50,8 +50,6 @@ NEAR = 4
 EDGE, OVER_ERRORS = 16, 3.0
 """Rows on each side, and errors of medians, in which a loss drops or a reward gains at once."""
 """All bars are ours; see `benchmarks/origins/lasting.toml` for the logs that suggested them."""
-RATE_FACTOR = 1.3
-"""A rate that moves by less within `NEAR` rows follows its schedule."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +66,7 @@ class Lasting:
 
 _SIGN = "signal-abnormal"
 LASTING = {
-    "grad_norm": Lasting(kind="grad-drift", up=2.0, down=3.0),
+    "grad_norm": Lasting(kind="grad-drift", up=1.75, down=2.25),
     "grad_norm/": Lasting(kind="grad-drift", up=3.0, down=5.0),
     "loss/": Lasting(kind="shift", up=1.3),
     "update_norm": Lasting(kind=_SIGN, up=2.5),
@@ -92,22 +90,10 @@ LASTING = {
     "underflow_share": Lasting(kind=_SIGN, up=3.0),
     "quantization_error": Lasting(kind=_SIGN, up=2.0),
     "sample_diversity": Lasting(kind=_SIGN, down=1.6),
-    "step_time_s": Lasting(kind="slowdown", up=1.1),
-    "throughput": Lasting(kind="slowdown", down=1.1),
+    "step_time_s": Lasting(kind="slowdown", up=1.05),
+    "throughput": Lasting(kind="slowdown", down=1.05),
 }
 """By signal; a name that ends in a stroke is that of parts. Factors are ours."""
-SETTINGS = (
-    STATED_SETTING,
-    "batch_size",
-    "kl_weight",
-    "dropout",
-    "stage",
-    "weight_decay",
-    "beta1",
-    "beta2",
-    "clip_limit",
-    "trainable_parameters",
-)
 
 
 def lasting_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -144,7 +130,7 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
         return []
     score, at, m, factor, up = max(changes)
     row = int(rows[_first(logs if up else -logs, at, m) * size])
-    if _is_stated(record, row, span, size) or _is_learned(record, name, what, row, up=up):
+    if states_a_change(record, row, NEAR + size) or _is_learned(record, name, what, row, up=up):
         return []
     before = math.exp(float(np.mean(logs[at - m : at])))
     after = before * factor if up else before / factor
@@ -215,22 +201,6 @@ def _first(logs: Floats, at: int, m: int) -> int:
     rest = float(around.sum()) - sums
     parted = sums**2 / places + rest**2 / (2 * m - places)
     return at - m + int(places[np.argmax(parted)])
-
-
-def _is_stated(record: RunRecord, row: int, span: slice, size: int) -> bool:
-    """Whether the log states a change near a row."""
-    reach = NEAR + size
-    near = slice(max(span.start, row - reach), min(span.stop, row + reach + 1))
-    for name in SETTINGS:
-        if name in record.columns:
-            values = record.columns[name].values[record.columns[name].finite_rows(near)]
-            if len(values) and values.min() != values.max():
-                return True
-    rate = record.columns.get("lr")
-    if rate is None:
-        return False
-    rates = rate.values[rate.finite_rows(near)]
-    return bool(len(rates) and rates.max() > RATE_FACTOR * rates.min())
 
 
 def _is_learned(record: RunRecord, name: str, what: Lasting, row: int, *, up: bool) -> bool:

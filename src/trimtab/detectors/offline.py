@@ -10,6 +10,7 @@ from trimtab.detectors.data_sets import set_findings
 from trimtab.detectors.each_pass import as_follows, told_once
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
+from trimtab.detectors.excess import excess_findings
 from trimtab.detectors.explained_rises import as_explained
 from trimtab.detectors.few_rows import few_rows_findings
 from trimtab.detectors.hardly_moved import hardly_moved_findings
@@ -39,6 +40,7 @@ from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import growing_hang_findings, silence_findings
 from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, runaway_findings
+from trimtab.detectors.stated_changes import as_stated
 from trimtab.detectors.swells import swell_findings
 from trimtab.detectors.troughs import as_troughs
 from trimtab.detectors.unmoved import unmoved_findings
@@ -70,6 +72,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     set_findings,
     rank_findings,
     swell_findings,
+    excess_findings,
     risen_findings,
     late_stall_findings,
     too_low_findings,
@@ -203,7 +206,7 @@ def all_findings(
         if (f.onset_row if f.end_row is None else f.end_row) <= settled
     ]
     later = [f if f.detector == "runaway" else of_stand_in(f, no_distance) for f in later]
-    found = (*findings, *later)
+    found = tuple(as_stated(logged, f) for f in (*findings, *later))
     if as_explained.__name__ not in moved.off:
         found = as_troughs(record, as_explained(record, found))
     if told_once.__name__ not in moved.off:

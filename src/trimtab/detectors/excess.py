@@ -1,0 +1,205 @@
+"""Stretches of the loss that lie above the rows around them, by the run's own measure.
+
+Rules on single rows, on edges and on blocks each see one shape. Here a stretch of w = 8 to 256 rows
+is compared with the rows beside it, whatever the way up or down:
+
+    bump = mean of w rows - mean of the two stretches of w rows, half of w before and behind it
+    step = rise of w rows over the w before, less `DAMP` times the fall from the w before those
+
+A curve that falls and flattens lies below its chords and falls less and less, so neither is above 0
+by learning. What such a number is worth is read from the run itself:
+
+    z = number / max(1.4826 median |number - median|, what white noise would give)
+
+over all places, so that noise that follows itself, wanders or has heavy tails widens the bar. A
+stretch is told where z is above `SIGMAS`, it is `OVER_OTHERS` times any other stretch of that width
+(of up to `MOST_TOLD`, any but those), its height is `LEAST_SHARE` of the level, and it lies above
+what came before. Long logs are judged by the medians of `MOST` equal stretches; in hindsight.
+
+Blind in the first tenth, to a rise that takes more than 256 points, and in a run that swells often.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import difference_sigma, median
+from trimtab.text import sigmas
+
+__all__ = ["excess_findings"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+WIDTHS = (8, 16, 32, 64, 128, 256)
+MOST = 2048
+STRETCHES = 6
+"""Widths of which a run must have this many."""
+SIGMAS = 7.0
+OVER_OTHERS = 1.5
+DAMP = 0.7
+LEAST_SHARE = 0.02
+NEGLIGIBLE = 5e-3
+"""Of the first losses: below that a change does not matter."""
+MEASURED = 0.5
+"""Of the rows, that differ from the one before. As in `lasting`."""
+BEGIN_SHARE = 0.1
+LEAST_OF_MEAN = 0.5
+"""Of the height, by which half of the rows lie above."""
+MOST_TOLD = 3
+SIGN_SHARE = 0.25
+"""Of the rows, at which a loss changes its sign. As in `risen`."""
+BACK = 0.25
+"""Of the height, below which a stretch is over. All bars are ours, see the origins."""
+MAX_PARTS = 64
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    z: float
+    first: int
+    """Points."""
+    width: int
+    height: float
+    level: float
+
+
+def excess_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the stretches of the loss, and of each part, that stand out in their attempt."""
+    found: list[Finding] = []
+    parts = sorted(name for name in record.columns if name.startswith("loss/"))[:MAX_PARTS]
+    for signal in ("loss", *parts):
+        column = record.columns.get(signal)
+        if column is None:
+            continue
+        for index in range(len(record.attempts)):
+            rows = column.finite_rows(record.rows_of(index))
+            y = column.values[rows]
+            if len(y) < STRETCHES * min(WIDTHS) or np.mean(np.diff(np.signbit(y))) >= SIGN_SHARE:
+                continue
+            if np.mean(np.diff(y) != 0) < MEASURED:
+                continue
+            size = -(-len(y) // MOST)
+            num = len(y) // size
+            points = np.asarray(np.median(y[: num * size].reshape(num, size), axis=1))
+            least = NEGLIGIBLE * float(np.abs(y[:8]).max())
+            for s in _stretches(points, least):
+                found.append(_finding(record, signal, rows[::size][:num], points, s))
+    return tuple(found)
+
+
+def _stretches(y: Floats, least: float) -> list[_Stretch]:
+    """Return the stretches that stand out, those that overlap a larger one left out."""
+    noise = max(difference_sigma(np.diff(y, 2), order=2), 1e-12, 1e-9 * float(np.abs(y).max()))
+    over: list[_Stretch] = []
+    for width in WIDTHS:
+        if len(y) < STRETCHES * width:
+            break
+        for first, level, height, rise, white in _heights(y, width):
+            middle = median(height)
+            spread = 1.4826 * median(np.abs(height - middle))
+            z = height / max(spread, noise * white)
+            late = (first > BEGIN_SHARE * len(y)) & (rise > 0)
+            matters = height > np.maximum(LEAST_SHARE * np.abs(level), least)
+            for k in _outstanding(np.where(late, z, 0.0), width):
+                # A row or two far out are a matter of `spike`.
+                inside = y[int(first[k]) : int(first[k]) + width]
+                if matters[k] and median(inside) - level[k] > LEAST_OF_MEAN * height[k]:
+                    over.append(
+                        _Stretch(
+                            float(z[k]), int(first[k]), width, float(height[k]), float(level[k])
+                        )
+                    )
+    over.sort(key=lambda s: -s.z)
+    apart: list[_Stretch] = []
+    for s in over:
+        if all(s.first >= o.first + 3 * o.width or s.first + 3 * s.width <= o.first for o in apart):
+            apart.append(s)
+    return apart[:MOST_TOLD]
+
+
+def _heights(y: Floats, w: int) -> list[tuple[Rows, Floats, Floats, Floats, float]]:
+    """Return of bumps and steps: places, level before, height, rise, its noise if noise is white."""
+    middle = float(y.mean())
+    sums = np.concatenate(([0.0], np.cumsum(y - middle)))
+
+    def mean(at: Rows, num: int) -> Floats:
+        return np.asarray((sums[at + num] - sums[at]) / num + middle)
+
+    half = w // 2
+    at = np.arange(w + half, len(y) - 2 * w - half + 1)
+    inside, before = mean(at, w), mean(at - half - w, w)
+    behind = mean(at + w + half, w)
+    bump = (at, before, inside - (before + behind) / 2, inside - before, float(np.sqrt(1.5 / w)))
+    at = np.arange(2 * w, len(y) - w + 1)
+    before = mean(at - w, w)
+    rise = mean(at, w) - before
+    fall = np.minimum(before - mean(at - 2 * w, w), 0.0)
+    step = (at, before, rise - DAMP * fall, rise, float(np.sqrt(2.5 / w)))
+    return [bump, step]
+
+
+def _outstanding(z: Floats, width: int) -> list[int]:
+    """Return the places of the few heights that stand out from all others, the highest first."""
+    left, peaks = z.copy(), list[int]()
+    for _ in range(MOST_TOLD + 1):
+        k = int(np.argmax(left))
+        peaks.append(k)
+        left[max(k - 3 * width, 0) : k + 3 * width + 1] = 0.0
+    tops = [max(float(z[k]), 1.0) for k in peaks]
+    for num in range(MOST_TOLD, 0, -1):
+        if tops[num - 1] > SIGMAS and tops[num - 1] > OVER_OTHERS * tops[num]:
+            return peaks[:num]
+    return []
+
+
+def _finding(record: RunRecord, signal: str, rows: Rows, y: Floats, s: _Stretch) -> Finding:
+    first = _edge(y, s)
+    line = s.level + BACK * s.height
+    half = max(s.width // 2, 4)
+    means = np.convolve(y[first:], np.ones(half) / half, "valid")
+    over = np.flatnonzero(means > s.level + 0.5 * s.height)
+    back = np.flatnonzero(means[over[0] :] < line) + over[0] if len(over) else np.zeros(0, np.intp)
+    end = first + int(back[0]) if len(back) else None
+    peak = first + int(np.argmax(y[first : end or len(y)]))
+    top = s.level + s.height
+    tail = "back" if end is not None else "lasting"
+    last = min(first + s.width, len(y) - 1) if end is None else end
+    return finding_at(
+        record,
+        detector="excess",
+        kind="shift" if end is None else "spike",
+        signal=signal,
+        severity="warning",
+        row=int(rows[last]),
+        onset_row=int(rows[first]),
+        peak_row=int(rows[peak]),
+        end_row=None if end is None else int(rows[end]),
+        value=top,
+        expected=s.level,
+        score=min(99.0, s.z),
+        closed=True,
+        text=(
+            f"{signal} {s.level:.4g} → {top:.4g} over {s.width * _grain(rows)} rows"
+            f" ({sigmas(s.z)} together), {tail} (in hindsight)"
+        ),
+    )
+
+
+def _grain(rows: Rows) -> int:
+    return int(rows[1] - rows[0]) if len(rows) > 1 else 1
+
+
+def _edge(y: Floats, s: _Stretch) -> int:
+    """Return the point near the start of a stretch that parts low points from high ones best."""
+    begin, end = max(s.first - s.width, 0), min(s.first + s.width, len(y))
+    around = y[begin:end]
+    places = np.arange(2, len(around) - 1)
+    sums = np.cumsum(around)[places - 1]
+    rest = float(around.sum()) - sums
+    parted = sums**2 / places + rest**2 / (len(around) - places)
+    return begin + int(places[np.argmax(parted)])
