@@ -15,6 +15,7 @@ from trimtab.detectors.explained_rises import as_explained
 from trimtab.detectors.few_rows import few_rows_findings
 from trimtab.detectors.hardly_moved import hardly_moved_findings
 from trimtab.detectors.held_out_drop import held_out_drop_findings
+from trimtab.detectors.held_out_still import held_out_still_findings
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import Judge, JudgedSoFar, JudgeState, judge_record
 from trimtab.detectors.lasting import lasting_findings
@@ -58,6 +59,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     few_rows_findings,
     hardly_moved_findings,
     held_out_drop_findings,
+    held_out_still_findings,
     memorised_findings,
     plateau_findings,
     resume_findings,

@@ -84,6 +84,7 @@ _ZERO_RULES = (
     EvidenceRule("no-sign", e.no_sign("zero-loss"), _ABSENT, "nothing in the log shows it"),
 )
 
+_STANDS = ("held-out-still", "held-out-worst")
 _CHANGED = ("setting-change", "unannounced-change", "loss-count", "most-frozen")
 
 EVERYDAY: tuple[CauseEntry, ...] = (
@@ -130,9 +131,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
                 "never-validates",
                 says="validation leaves the training loss as no learning does: "
                 "at once or from the start",
-                other=lambda f: max(
-                    e.sign("evaluation-never-finite")(f), e.sign("held-out-drop")(f)
-                ),
+                other=e.sign("evaluation-never-finite", "held-out-drop", *_STANDS),
             ),
             EvidenceRule(
                 "turned-at-once",
@@ -146,6 +145,13 @@ EVERYDAY: tuple[CauseEntry, ...] = (
                 _SURE,
                 "validation fell far below the training loss at once: its data came into training,"
                 " or the evaluation is of another set or another loss",
+            ),
+            EvidenceRule(
+                "stands",
+                e.sign(*_STANDS),
+                _SURE,
+                "the training loss moves and what is evaluated does not: a copy of the weights that"
+                " is not brought up to date, or labels of another kind",
             ),
             EvidenceRule(
                 "never-finite",

@@ -1,0 +1,135 @@
+"""Held-out numbers that stand still, or at their worst, while the training loss does not.
+
+**Still**: an evaluation of weights that train gives another number each time, if only in its last
+digits. A loss that repeats itself digit for digit, to the end, `STILL` times and four times longer
+than ever before in the run, is of other weights: a copy that is never brought up to date, a result
+that is read again, a model that no longer trains. One of 0 is none, nor one of fewer than `DIGITS`
+printed units; scores of a small set repeat themselves.
+
+**At its worst**: a score that stays below `LOWEST` of all there is, or an error above the rest of
+it, in each of `AT_WORST` evaluations, while the training loss comes down to `LEARNED` of its start:
+what is scored is not what is trained.
+
+Attempt by attempt; in hindsight.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import median
+from trimtab.text import signal_label
+
+__all__ = ["held_out_still_findings"]
+
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+SCORES = ("eval_score", "eval_error")
+STILL = 5
+AGAIN = 4
+"""Times the longest repetition before: trackers fill gaps with the last value. As in `frozen`."""
+DIGITS = 50.0
+"""Printed units that a value comes to at least: 0.1 in steps of 0.1 is rounding."""
+MOST_DIGITS = 8
+AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.2
+MOST_ERROR = 1.5
+"""Of an error that is a share; others have no worst. All bars are ours."""
+
+
+def held_out_still_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return held-out signals that stand still to the end of an attempt, or always at the worst."""
+    found: list[Finding] = []
+    for name in ("val_loss", *SCORES):
+        column = record.columns.get(name)
+        if column is None or "loss" not in record.columns:
+            continue
+        for index in range(len(record.attempts)):
+            span = record.rows_of(index)
+            rows = column.finite_rows(span)
+            y = column.values[rows]
+            if name in SCORES:
+                found += _at_worst(record, name, rows, y, span)
+            elif len(rows) >= STILL:
+                found += _still(record, rows, y)
+    return tuple(found)
+
+
+def _still(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
+    edges = np.flatnonzero(np.concatenate(([True], np.diff(y) != 0)))
+    lengths = np.diff(np.append(edges, len(y)))
+    first, last = int(edges[-1]), float(y[-1])
+    before = int(lengths[:-1].max()) if len(edges) > 1 else 1
+    if lengths[-1] < max(STILL, AGAIN * before) or last == 0:
+        return []
+    loss = record.columns["loss"]
+    trained = loss.values[loss.finite_rows(slice(int(rows[first]), int(rows[-1]) + 1))]
+    if abs(last) < DIGITS * _unit(y) or len(trained) < STILL or (trained == trained[0]).all():
+        return []
+    since = f"for {lengths[-1]} evaluations" if first else "in each evaluation"
+    return [
+        finding_at(
+            record,
+            detector="held-out-still",
+            kind="frozen-signal",
+            signal="val_loss",
+            severity="warning",
+            row=int(rows[min(first + STILL, len(rows) - 1)]),
+            onset_row=int(rows[first]),
+            value=last,
+            expected=float(y[first - 1]) if first else last,
+            score=min(99.0, 6.0 * float(lengths[-1]) / max(STILL, AGAIN * before)),
+            closed=False,
+            text=(
+                f"{signal_label('val_loss')} is {last:.6g} digit for digit {since}, to the end, while the"
+                " training loss moves: what is evaluated is not what is trained (in hindsight)"
+            ),
+        )
+    ]
+
+
+def _unit(y: Floats) -> float:
+    """Return what the last printed digit is worth."""
+    for digits in range(MOST_DIGITS):
+        if np.allclose(y * 10**digits, np.round(y * 10**digits), rtol=0, atol=1e-6):
+            return 10.0**-digits
+    return 10.0**-MOST_DIGITS
+
+
+def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) -> list[Finding]:
+    if len(rows) < AT_WORST:
+        return []
+    if name == "eval_error":
+        pinned = bool(y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR)
+    else:
+        pinned = bool(y.min() >= 0 and y.max() <= LOWEST)
+    loss = record.columns["loss"]
+    trained = loss.values[loss.finite_rows(span)]
+    if not pinned or len(trained) < AT_WORST or not trained.min() > 0:
+        return []
+    start, end = median(trained[:3]), median(trained[-(len(trained) // 8 or 1) :])
+    if end > LEARNED * start:
+        return []
+    return [
+        finding_at(
+            record,
+            detector="held-out-worst",
+            kind="signal-abnormal",
+            signal=name,
+            severity="warning",
+            row=int(rows[AT_WORST - 1]),
+            onset_row=int(rows[0]),
+            value=median(y),
+            expected=0.0 if name == "eval_error" else 1.0,
+            score=12.0,
+            direction="up" if name == "eval_error" else "down",
+            closed=False,
+            text=(
+                f"{signal_label(name)} is never better than {y.min() if name == 'eval_error' else y.max():.4g}"
+                f" in {len(y)} evaluations, while the training loss falls from {start:.4g} to"
+                f" {end:.4g}: what is scored is not what is trained (in hindsight)"
+            ),
+        )
+    ]

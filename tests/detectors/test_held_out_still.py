@@ -1,0 +1,63 @@
+"""Validation that is of other weights stands still; a small set's score may."""
+
+from pathlib import Path
+
+import numpy as np
+
+from trimtab import analyze
+from trimtab.detectors.held_out_still import held_out_still_findings
+from trimtab.testing.curves import record_of
+
+N = 60
+T = np.arange(float(N))
+
+
+def _loss(seed: int = 0) -> np.ndarray:
+    return 0.3 + 2 * np.exp(-T / 12) + 0.01 * np.random.default_rng(seed).normal(size=N)
+
+
+def _told(**columns: np.ndarray) -> list[tuple[str, int]]:
+    return [(f.signal, f.onset_row) for f in held_out_still_findings(record_of(T, columns))]
+
+
+def test_a_validation_that_repeats_itself_to_the_end_is_told_since_when() -> None:
+    val = np.round(_loss(1) + 0.1, 4)
+    assert not _told(loss=_loss(), val_loss=val)
+    val[12:] = val[12]
+    assert _told(loss=_loss(), val_loss=val) == [("val_loss", 12)]
+
+
+def test_few_digits_gaps_that_are_filled_and_zero_are_none() -> None:
+    rounded = np.round(_loss(1), 1)
+    filled = np.repeat(_loss(1)[::10], 10)
+    assert not _told(loss=_loss(), val_loss=rounded)
+    assert not _told(loss=_loss(), val_loss=filled)
+    assert not _told(loss=_loss(), val_loss=np.where(T < 30, _loss(1), 0.0))
+    assert not _told(loss=np.full(N, 0.5), val_loss=np.full(N, 0.731))
+
+
+def test_a_score_of_a_small_set_may_stand_still() -> None:
+    score = np.minimum(0.2 + T / 40, 0.375)
+    assert not _told(loss=_loss(), eval_score=score)
+
+
+def test_an_error_at_its_worst_while_the_loss_falls_is_told() -> None:
+    rng = np.random.default_rng(3)
+    error = 1 - 0.004 * rng.random(N)
+    assert _told(loss=_loss() - 0.25, eval_error=error) == [("eval_error", 0)]
+    assert _told(loss=_loss() - 0.25, eval_score=0.004 * rng.random(N)) == [("eval_score", 0)]
+    assert not _told(loss=_loss() + 2, eval_error=error)
+    assert not _told(loss=_loss() - 0.25, eval_error=np.where(T < 40, error, 0.8))
+
+
+def test_a_user_reads_that_the_evaluation_is_of_other_weights(
+    tmp_path: Path,
+) -> None:
+    val = _loss(1) + 0.1
+    val[10:] = val[10]
+    rows = [f"{i},{a:.4f},{b:.4f}" for i, (a, b) in enumerate(zip(_loss(), val, strict=True))]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["epoch,loss,val_loss", *rows]) + "\n")
+    found = analyze(path)
+    assert found.verdict == "incident"
+    assert found.incidents[0].causes[0].cause == "evaluation-differs"
