@@ -51,3 +51,18 @@ def test_hardly_moved_of_a_loss_that_was_broken_after_some_steps() -> None:
 )
 def test_hardly_moved_is_silent_where_it_learned_or_had_learned(loss: Floats, norm: Floats) -> None:
     assert ("never-learns", "chance-from-start") not in told(loss, norm)
+
+
+@pytest.mark.parametrize(
+    ("top", "fall", "expected"),
+    [(1e-7, 0.0, [("never-learns", "rate-at-zero")]), (1e-7, 0.5, []), (3e-5, 0.0, [])],
+    ids=["told", "learns", "short-excerpt"],
+)
+def test_a_warm_up_that_outlasts_the_run_is_told(
+    top: float, fall: float, expected: list[tuple[str, str]]
+) -> None:
+    t = np.arange(N)
+    loss = 2.9 - fall * t / N + noise(0.1, 5)
+    found = trimtab.analyze({"step": t, "loss": loss, "lr": top * (t + 1) / N})
+    alarms = [i for i in found.incidents if i.severity != "info"]
+    assert [(i.kind, i.causes[0].cause) for i in alarms] == expected

@@ -177,6 +177,16 @@ def test_settings_that_changed_at_the_resume_are_named() -> None:
     assert "learning rate 0.0003 → 0.0006, batch size 64 → 128" in one.text
 
 
+@pytest.mark.parametrize(("top", "severity"), [(3e-3, "warning"), (6e-4, "info")])
+def test_a_schedule_that_begins_anew_is_a_warning(top: float, severity: str) -> None:
+    run = Run(100).rows(1, 1500, lr=7e-4).resume(1500)
+    for step in range(1500, 1900):
+        run.rows(step, step + 1, lr=min(top, 5e-5 * (step - 1499)))
+    (one,) = resume_findings(run.build())
+    assert one.severity == severity
+    assert ("begins anew" in one.text) == (severity == "warning")
+
+
 def test_a_schedule_that_goes_on_is_no_change() -> None:
     run = Run(100)
     lr = 3e-4 * np.minimum(1.0, np.arange(3000) / 2500)

@@ -11,8 +11,12 @@ of the rows, and norms g of the first rows and of that half:
 Where e lies above s, by `WORSE` or more, the highest of the first `EARLY_ROWS` norms is held
 against g: a rate too high breaks a model within some steps, not in the first one.
 
+A loss that has not fallen at all in `MIN_ROWS` rows or more, while a logged rate climbs from its first
+row to its last and never comes above `BARELY`, is that of a warm-up that takes longer than the run:
+no optimizer of today learns at such a rate.
+
 Looks at whole attempts that begin with their first rows, of a loss that is positive: in hindsight
-only. Blind where no gradient norm is logged, and to a loss that came to rest a little lower.
+only. Blind where neither gradient norm nor rate is logged, and to a loss that came to rest a little lower.
 """
 
 import numpy as np
@@ -21,6 +25,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import median
+from trimtab.trend import kendall_score
 
 __all__ = ["hardly_moved_findings"]
 
@@ -31,16 +36,23 @@ FLAT_SHARE = 0.02
 DIED = 5.0
 EARLY_ROWS = 16
 WORSE = 1.01
+BARELY, CLIMBS, TREND = 5e-7, 0.99, -3.0
+"""A rate; the share of its moves that are up; and the normal score of Kendall's S of a loss that
+falls."""
+POINTS = 200
 LEAST = 0.5
 """Nats: below it a share of the level is next to nothing, as of `rough_start`. All ours."""
 
 
 def hardly_moved_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding per attempt from the start whose loss stays while its norms die away."""
-    if "loss" not in record.columns or "grad_norm" not in record.columns:
+    if "loss" not in record.columns:
         return ()
-    new = (i for i, a in enumerate(record.attempts) if a.parent is None)
-    found = (_judge(record, record.rows_of(i)) for i in new)
+    spans = [record.rows_of(i) for i, a in enumerate(record.attempts) if a.parent is None]
+    rules = [
+        r for name, r in (("grad_norm", _judge), ("lr", _barely_warm)) if name in record.columns
+    ]
+    found = (rule(record, span) for span in spans for rule in rules)
     return tuple(f for f in found if f is not None)
 
 
@@ -80,5 +92,38 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
         text=(
             f"loss {first:.4g} at first and {level:.4g} after {len(rows)} rows, while the gradient"
             f" norm fell {before:.3g} → {now:.3g}: nothing is learned (in hindsight)"
+        ),
+    )
+
+
+def _barely_warm(record: RunRecord, span: slice) -> Finding | None:
+    loss, rate = record.columns["loss"], record.columns["lr"]
+    rows, rated = loss.finite_rows(span), rate.finite_rows(span)
+    if len(rows) < MIN_ROWS or len(rated) < MIN_ROWS:
+        return None
+    rates, losses = rate.values[rated], loss.values[rows]
+    if not 0 < rates[-1] <= BARELY or rates.max() > BARELY or rates.min() < 0:
+        return None
+    size = -(-len(losses) // POINTS)
+    points = losses[: len(losses) // size * size].reshape(-1, size).mean(axis=1)
+    if np.mean(np.diff(rates) > 0) < CLIMBS or kendall_score(points) < TREND:
+        return None
+    first, level = median(losses[: len(losses) // 8]), median(losses[-(len(losses) // 8) :])
+    return finding_at(
+        record,
+        detector="barely-warm",
+        kind="never-learns",
+        signal="loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=level,
+        expected=first,
+        score=8.0,
+        closed=False,
+        text=(
+            f"loss {first:.4g} at first and {level:.4g} after {len(rows)} rows, while the learning"
+            f" rate still climbs and has come to {rates[-1]:.2g}: its warm-up is longer than the"
+            " run (in hindsight)"
         ),
     )

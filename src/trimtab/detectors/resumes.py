@@ -9,7 +9,7 @@ that autocorrelated noise is included. z > 6 and d > 2 % of the loss is a jump. 
 through the first 64 rows is a warning; one that is over by then is a note, and so is a loss that is
 lower than before, which data seen already or a lower learning rate explain. A learning rate or
 batch size that differs from what the schedule had there is named; it is a note if the loss did
-not change.
+not change, unless the schedule of the rate begins anew there.
 
 An attempt that begins where its parent began started over: a note. One that continues at its level
 gives no finding, unless the loss of its parent was far higher at the same steps: then the parent
@@ -49,6 +49,9 @@ FLOOR_SHARE = 0.004
 once."""
 SETTING_RATIO = 1.1
 """Rates and batch sizes within this ratio of the expected one are the schedule's own."""
+ANEW_RATIO = 2.0
+"""A rate that falls by this at a resume, and then rises as far beyond where it was left, is that of
+a schedule from its start. Ours."""
 MAX_ATTEMPTS = 64
 """Where a record has more, runs or ranks are mixed in one file, and its seams say nothing."""
 _SAME_DATA = "on the same data, so what happened there was not in the saved weights"
@@ -163,7 +166,24 @@ def _quiet(
             return _finding(record, rows, _and(text, changed), "info", seam, len(mine))
     if not changed:
         return None
-    return _finding(record, rows, _and(text, changed), "info", seam, min(len(rows), LATER_ROWS))
+    anew = _schedule_anew(record, resume)
+    severity: Severity = "warning" if anew else "info"
+    text = _and(text, changed) + anew
+    return _finding(record, rows, text, severity, seam, min(len(rows), LATER_ROWS))
+
+
+def _schedule_anew(record: RunRecord, resume: Resume) -> str:
+    """Say that the schedule of the rate began from its start again; "" where it did not."""
+    if "lr" not in record.columns:
+        return ""
+    rows, past = _finite(record, "lr", resume.rows), _finite(record, "lr", resume.past)
+    if not len(rows) or not len(past):
+        return ""
+    values = record.columns["lr"].values
+    first, last, most = values[rows[0]], values[past[-1]], float(values[rows].max())
+    if not 0 < first < last / ANEW_RATIO or most < ANEW_RATIO * last:
+        return ""
+    return f"; the schedule begins anew: back up to {most:.3g}, though it had come to {last:.3g}"
 
 
 def _started_over(record: RunRecord, resume: Resume, past: Rows) -> bool:

@@ -414,7 +414,10 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         modes=("F25", "F27"),
         prior=_RARE,
         rules=_plain(
-            "never-learns-rate", "rate-ended", says="the logged learning rate is next to 0"
+            "never-learns-rate",
+            "rate-ended",
+            "barely-warm",
+            says="the logged learning rate is next to 0",
         ),
         look_alikes=("updates-too-small", "no-gradient"),
         test="print the scheduler's step count and last rate beside the optimizer's",
