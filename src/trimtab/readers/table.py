@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
+from trimtab.readers.clock_columns import is_clock_key, time_of, times_of, written_at
 from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import (
     ETA,
@@ -110,6 +111,7 @@ _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _OF_NO_AXIS = frozenset(
     {
         "nothing",
+        "maybe-clock",
         "layer",
         "signal",
         "domain",
@@ -126,6 +128,7 @@ _OF_NO_AXIS = frozenset(
 _OF_NO_USE_ALONE = frozenset(
     {
         "nothing",
+        "maybe-clock",
         "layer",
         "split",
         "run",
@@ -173,7 +176,7 @@ class _Cells:
     (the loss of one of several), layer (the gradient norm of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
     rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
     maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
-    (beside an episode), maybe-rate and maybe-setting (by their values) or nothing."""
+    (beside an episode), maybe-rate, maybe-clock and maybe-setting (by their values) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -184,6 +187,8 @@ class _Cells:
     """Numbers under a key that is for nothing."""
     names: dict[str, int] = field(default_factory=dict)
     """Words that name runs, in their order; the k-th is stored as -2 - k."""
+    is_local: bool = False
+    """Whether times are text that names no zone."""
 
     @property
     def num_values(self) -> int:
@@ -286,6 +291,8 @@ def _role(key: str) -> str:
         return "maybe-score"
     if name == ETA:
         return "maybe-rate"
+    if is_clock_key(key):
+        return "maybe-clock"
     if key in MONITOR:
         return "maybe-monitor"
     if net_of(key) in GAN_PAIR:
@@ -399,6 +406,7 @@ class LogTable:
             if found is None:
                 cells.num_unread += int(num_filled[index])
                 continue
+            cells.is_local |= found.is_local
             if found.present.all():
                 # a copy: a view would keep all columns of the block
                 cells.stretches.append((self.num_rows, found.values.copy()))
@@ -439,6 +447,11 @@ class LogTable:
             numbers = None
             if role != "split":
                 numbers = _plain_numbers(column, finite=role == "step")
+            if numbers is None and role == "maybe-clock" and set(map(type, column)) == {str}:
+                said = times_of(cast("Sequence[str]", column))
+                if said is not None:
+                    numbers, is_local = said
+                    self._cells[key].is_local |= is_local
             if numbers is not None:
                 self._cells[key].stretches.append((first, numbers))
                 continue
@@ -463,6 +476,11 @@ class LogTable:
                 self._held_out.append(row)
             return
         cells = self._cells[key]
+        if role == "maybe-clock" and isinstance(value, str):
+            said = time_of(value)
+            if said is not None:
+                cells.is_local |= not said[1]
+                value = said[0]
         try:
             counts = role == "step" or (role in ("epoch", "inner") and isinstance(value, str))
             number = parse_step(value) if counts else parse_number(value)
@@ -572,8 +590,6 @@ class LogTable:
             builder.facts[RANK_FACT] = ranks.here
         builder.notes.extend(self.notes)
         stated = keys.get(STATED_SETTING, "").split(", ")
-        taken = [*keys.values(), *stated, *self._watched, counted_by]
-        builder.unread.update(self._unread(taken))
         kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
         if axis != "epoch":
             epoch = next((columns[k] for k in columns if names_epoch(k)), None)
@@ -583,6 +599,10 @@ class LogTable:
             # Beside the losses alone: an epoch makes no row.
             beside = epoch.present[rows] & kept["loss"].present
             kept["epochs_seen"] = Column(np.where(beside, epoch.values[rows], np.nan), beside)
+        if axis != "row" and "wall_time_s" not in kept:
+            builder.keys.update(self._take_clock(columns, rows, kept))
+        taken = [*builder.keys.values(), *stated, *self._watched, counted_by]
+        builder.unread.update(self._unread(taken))
         _extend(builder, step[rows], kept, runs)
         return _with_slope_note(builder.build())
 
@@ -669,6 +689,24 @@ class LogTable:
             for of_layer, key in layers_of(norms).items():
                 signals[of_layer], keys[of_layer] = columns[key], key
         return signals, keys
+
+    def _take_clock(
+        self, columns: Mapping[str, Column], rows: NDArray[np.intp], kept: dict[str, Column]
+    ) -> dict[str, str]:
+        """Add when the rows with a loss were written, and return the key that says so."""
+        every = np.ones(len(rows), dtype=np.bool_)
+        beside = kept["loss"].present if "loss" in kept else every
+        for key, column in columns.items():
+            if self._cells[key].role != "maybe-clock":
+                continue
+            values = np.where(column.present[rows], column.values[rows], np.nan)[beside]
+            at = written_at(values, is_local=self._cells[key].is_local)
+            if at is not None:
+                written = np.full(len(rows), np.nan)
+                written[beside] = at
+                kept["wall_time_s"] = Column(written, np.isfinite(written))
+                return {"wall_time_s": key}
+        return {}
 
     def _pair_up(self, columns: Mapping[str, Column]) -> None:
         """Let `G` and `D` be losses where both are there, and nothing where one is."""

@@ -23,6 +23,7 @@ from trimtab.readers.freetext.key_values import (
     TOKEN,
     Field,
     fields_of,
+    is_clock,
     to_number,
 )
 from trimtab.readers.freetext.keys import Meaning, announces, is_held_out
@@ -119,7 +120,7 @@ class _Plan:
         pattern = re.escape(skeleton[0])
         for i, literal in enumerate(skeleton[1:]):
             group = "" if 2 * i + 1 in wanted else "?:"
-            number = CLOCK if ":" in tokens[i] else NUMBER
+            number = CLOCK if is_clock(tokens[i]) else NUMBER
             pattern += f"[ \\t]{{0,60}}({group}{number})" + re.escape(literal)
         self.fast = re.compile(pattern).fullmatch
 
