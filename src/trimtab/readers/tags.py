@@ -97,6 +97,8 @@ _NUMBERED_LAYER = re.compile(r"norms?/\d+$", re.IGNORECASE)
 """`grad_norm/0` is that of a layer, `grad_2.0_norm` that of the whole."""
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
+_OF_A_CODEBOOK = frozenset({"codebook", "quantize", "quantizer", "vq"})
+"""Words of a path below which a perplexity says how many codes are in use."""
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
 """Words of losses that measure no distance to a target: they may rise while all is well."""
 _ENTROPY = re.compile(r"(?:loss)?(?:entropy|ent)(?:loss|bonus|reg)?")
@@ -420,6 +422,8 @@ def signal_of_tag(tag: str) -> str | None:
         # Keras calls the loss of an epoch `epoch_loss`, here as in training.
         return "val_loss" if canonical(kept.removeprefix("epoch ")) == "loss" else None
     name = canonical(last) or canonical(kept)
+    if name == "perplexity" and not _OF_A_CODEBOOK.isdisjoint(_words(path)):
+        return None
     is_vague = normalise(last) in _TOP_LEVEL_ONLY or kept in _TOP_LEVEL_ONLY
     return None if is_vague and not _TRAIN.issuperset(_words(path)) else name
 
