@@ -14,16 +14,23 @@ from numpy.typing import NDArray
 from trimtab.record import Column
 from trimtab.said_by_words import is_setting
 from trimtab.trend import changes_of_held
-from trimtab.vocabulary import normalise
+from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["STATED_SETTING", "may_state_setting", "settings_in", "stated_setting"]
+__all__ = ["STAGE", "STATED_SETTING", "may_state_setting", "settings_in", "stated_setting"]
 
 STATED_SETTING = "stated_setting"
+STAGE = "stage"
+"""The signal that is one of them, too: where it changes, the data do."""
+
+
+_NAMES = frozenset({"task", "dataset", "corpus", "data source"})
+"""What is learned, or from what, where that is held and changed."""
 
 
 def may_state_setting(key: str) -> bool:
-    """Whether a key that names no signal may be a setting by its words."""
-    return is_setting(normalise(key))
+    """Whether a key may be a setting by its words: one that names no signal, or a stage."""
+    name = normalise(key)
+    return name in _NAMES or is_setting(name) or canonical(key) == STAGE
 
 
 def stated_setting(values: Mapping[str, NDArray[np.float64]]) -> str | None:

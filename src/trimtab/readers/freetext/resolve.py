@@ -30,7 +30,7 @@ from trimtab.readers.part_losses import (
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
-from trimtab.readers.stated_settings import STATED_SETTING, settings_in
+from trimtab.readers.stated_settings import STAGE, STATED_SETTING, settings_in
 from trimtab.readers.tags import held_out_merit, parts_of, terms_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
@@ -255,6 +255,8 @@ class _Draft:
                     self.signals["eval_score"], self.keys["eval_score"] = column, field.key
                 continue
             self.signals[name], self.keys[name] = column, field.key
+        if STAGE in self.signals:
+            settings[self.keys[STAGE]] = self.signals[STAGE]
         if (stated := settings_in(settings)) is not None:
             self.keys[STATED_SETTING], self.signals[STATED_SETTING] = stated
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
