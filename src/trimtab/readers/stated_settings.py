@@ -6,7 +6,7 @@ signal that counts their changes; where that is held too shortly, or each has st
 is the one that is changed most often.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ STAGE = "stage"
 """The signal that is one of them, too: where it changes, the data do."""
 
 
+_NOTHING: Mapping[str, Column] = {}
 _NAMES = frozenset({"task", "dataset", "corpus", "data source"})
 """What is learned, or from what, where that is held and changed."""
 
@@ -42,9 +43,13 @@ def stated_setting(values: Mapping[str, NDArray[np.float64]]) -> str | None:
     return _most_often(_changes(values))
 
 
-def _changes(values: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.intp]]:
+def _changes(
+    values: Mapping[str, NDArray[np.float64]], surely: Collection[str] = ()
+) -> dict[str, NDArray[np.intp]]:
     """Return where each setting is changed; those that never are, and what is measured, left out."""
-    found = {k: changes_of_held(v) for k, v in values.items() if may_state_setting(k)}
+    found = {
+        k: changes_of_held(v) for k, v in values.items() if k in surely or may_state_setting(k)
+    }
     return {k: at for k, at in found.items() if len(at)}
 
 
@@ -52,13 +57,17 @@ def _most_often(changes: Mapping[str, NDArray[np.intp]]) -> str | None:
     return max(changes, key=lambda k: len(changes[k]), default=None)
 
 
-def settings_in(columns: Mapping[str, Column]) -> tuple[str, Column] | None:
+def settings_in(
+    columns: Mapping[str, Column], announced: Mapping[str, Column] = _NOTHING
+) -> tuple[str, Column] | None:
     """Return the keys of the settings that were changed, joined by a comma, and their signal.
 
     Args:
         columns: Of each key that no signal takes, all of the same rows.
+        announced: What changes though no column holds it, whatever it is called.
     """
-    changes = _changes({k: c.logged() for k, c in columns.items()})
+    columns = {**columns, **announced}
+    changes = _changes({k: c.logged() for k, c in columns.items()}, announced.keys())
     most = _most_often(changes)
     if most is None or len(changes) == 1:
         return None if most is None else (most, columns[most])
