@@ -691,7 +691,8 @@ class LogTable:
             self._note_others(name, best, candidates)
         self._take_settings(columns, signals, keys)
         name_latent(signals, keys)
-        parts = parts_of(columns, keys.get("loss", ""))
+        values = {k: c.values for k, c in columns.items()}
+        parts = parts_of(columns, keys.get("loss", ""), values)
         for of_set, key in (parts | sets_of(columns)).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key

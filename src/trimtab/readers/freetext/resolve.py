@@ -32,7 +32,7 @@ from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, plac
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, settings_in
-from trimtab.readers.tags import held_out_merit, parts_of, terms_of
+from trimtab.readers.tags import OF_A_TOTAL, held_out_merit, parts_of, terms_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import alias_place
@@ -274,7 +274,9 @@ class _Draft:
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
         if self.name == "loss":
             columns |= self._losses_nearby(columns)
-        for name, key in parts_of(columns, self.key).items():
+        beside = {f.key: c for f, c in self.rows.of_kind("signal") if f.name in OF_A_TOTAL}
+        values = {k: c.values for k, c in (columns | beside).items()}
+        for name, key in parts_of(values, self.key, values).items():
             self.signals[name], self.keys[name] = columns[key], key
         terms = terms_of(self.keys)
         parts = {
