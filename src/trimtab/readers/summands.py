@@ -19,6 +19,8 @@ Floats = NDArray[np.float64]
 _LEFT, _LEFT_ALONE = 0.05, 0.2
 """Of the standard deviation of those moves, that may stay unexplained, and that one column alone
 leaves at least: what leaves less may be the total in another unit. All bars are ours."""
+_APART = 0.1
+"""Of the total, by which the sum may lie apart: for a term that is not logged, and hardly moves."""
 _MOST, _MOST_ROWS = 16, 512
 _FEWEST_ROWS, _ROWS_EACH = 32, 4
 
@@ -44,8 +46,13 @@ def summands(total: Floats, others: Mapping[str, Floats]) -> frozenset[str]:
     if len(rows) < max(_FEWEST_ROWS, _ROWS_EACH * len(keys)):
         return frozenset()
     rows = rows[np.linspace(0, len(rows) - 1, min(len(rows), _MOST_ROWS)).astype(np.intp)]
-    y, x = np.diff(total[rows]), np.diff(table[rows], axis=0)
-    if not np.ptp(y) or _left(x, y) > _LEFT:
+    total, table = total[rows], table[rows]
+    y, x = np.diff(total), np.diff(table, axis=0)
+    if not np.ptp(y):
+        return frozenset()
+    weights = _weights(x, y)
+    apart = abs(float(np.mean(total - table @ weights)))
+    if _left(x, y) > _LEFT or apart > _APART * float(np.mean(np.abs(total))):
         return frozenset()
     return frozenset(
         key
@@ -55,16 +62,23 @@ def summands(total: Floats, others: Mapping[str, Floats]) -> frozenset[str]:
 
 
 def _left(x: Floats, y: Floats) -> float:
-    """Return the share of the spread of y that no sum of columns with weights >= 0 explains.
+    """Return the share of the spread of y that no sum of columns with weights >= 0 explains."""
+    return float(np.std(y - x @ _weights(x, y)) / np.std(y))
+
+
+def _weights(x: Floats, y: Floats) -> Floats:
+    """Return weights >= 0 of the columns, whose sum comes near to y.
 
     Least squares, without the column of the most negative weight, until none is negative: not
     always the best of such sums, and never better than it.
     """
+    weights = np.zeros(x.shape[1])
     kept = list(range(x.shape[1]))
     while kept:
-        weights = np.linalg.lstsq(x[:, kept], y, rcond=None)[0]
-        worst = int(np.argmin(weights))
-        if weights[worst] >= 0:
-            return float(np.std(y - x[:, kept] @ weights) / np.std(y))
+        found = np.linalg.lstsq(x[:, kept], y, rcond=None)[0]
+        worst = int(np.argmin(found))
+        if found[worst] >= 0:
+            weights[kept] = found
+            break
         del kept[worst]
-    return 1.0
+    return weights
