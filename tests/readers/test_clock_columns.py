@@ -142,3 +142,16 @@ def test_the_hour_of_summer_time_did_not_pass(tmp_path: Path) -> None:
     shown = [t + timedelta(hours=t.hour >= 2) for t in at]
     path = write(tmp_path, {"time": [t.strftime("%Y-%m-%d %H:%M:%S") for t in shown]}, "csv")
     assert set(np.diff(read_run(path).columns["wall_time_s"].values)) == {7.0}
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("num", [1, 2])
+def test_a_row_or_two_have_no_clock(tmp_path: Path, num: int) -> None:
+    table = tmp_path / "log.csv"
+    rows = [f"{i},2.5{i},2024-05-01 12:00:0{i}" for i in range(num)]
+    table.write_text("\n".join(["step,loss,time", *rows]) + "\n")
+    assert "wall_time_s" not in read_run(table).columns
+    text = tmp_path / "train.log"
+    line = "2024-01-01 00:00:0{0} | INFO | train_inner | epoch 001: {0} / 12 loss=10.0, gnorm=0.2"
+    text.write_text("\n".join(line.format(i) for i in range(1, num + 1)) + "\n")
+    assert "wall_time_s" not in read_run(text).columns

@@ -158,6 +158,8 @@ def in_order(at: NDArray[np.float64]) -> bool:
 def without_summer_time(at: NDArray[np.float64]) -> NDArray[np.float64]:
     """Take out the hour that a clock skips, or goes back, in a night to Sunday."""
     moves = np.diff(at)
+    if not len(moves):
+        return at
     usual = float(np.median(moves))
     slack = max(60.0, 4.0 * usual)
     away = np.zeros(len(at))
