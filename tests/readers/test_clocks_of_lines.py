@@ -23,8 +23,26 @@ FORMS = {
     "twelve hours": "%m/%d %I:%M:%S %p |",
     "time of day": "[%H:%M:%S]",
     "glog": "I%m%d %H:%M:%S.000",
+    "glog with a year": "I%Y%m%d %H:%M:%S.000",
+    "syslog": "%b %e %H:%M:%S node7 train[811]:",
+    "ctime": "%a %b %e %H:%M:%S %Y:",
+    "ctime in brackets": "[%a %b %e %H:%M:%S %Y]",
+    "seconds since 1970": "%s.000",
+    "seconds since 1970 in brackets": "[%s]",
+    "compact": "%Y%m%d-%H%M%S",
+    "compact with a zone": "[%Y%m%dT%H%M%SZ]",
 }
-WITH_YEAR = ("ISO", "logging", "zone", "rank in front")
+WITH_YEAR = (
+    "ISO",
+    "logging",
+    "zone",
+    "rank in front",
+    "glog with a year",
+    "ctime",
+    "ctime in brackets",
+    "compact",
+    "compact with a zone",
+)
 
 
 def gaps(usual: float = 6.3, num: int = N) -> Floats:
@@ -45,7 +63,9 @@ def write(
     at = [0.0, *np.cumsum(seconds).tolist()]
     lines: list[str] = []
     for i, s in enumerate(at):
-        stamp = (begin + timedelta(seconds=s)).strftime(FORMS[form])
+        written = begin + timedelta(seconds=s)
+        # `%s` of C takes the time for one of this machine's zone.
+        stamp = written.strftime(FORMS[form].replace("%s", str(int(written.timestamp()))))
         lines += [f"{stamp} {text}" for text in (between or {}).get(i, ())]
         step = 10 * i if steps is None else steps[i]
         loss = 2 + 3 / (1 + 0.05 * i) + float(noise[i])

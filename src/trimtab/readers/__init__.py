@@ -21,7 +21,8 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | numbers under unknown names| `by_course`                                                 |
 | trimtab's own directory    | `rundir`, `layers`                                          |
 
-`stamps` reads the times that lines begin with. `protobuf` decodes the wire format that both
+`stamps` reads the times that lines begin with, `clock_columns` those of a column. `summands` tells
+what a total is made of. `protobuf` decodes the wire format that both
 TensorBoard and W&B use, and knows neither. `series` builds records from one series per tag.
 `numbers`, `placeholders`, `nan_policy`, `skip_counter` and `tags` settle what a value or a name
 means, for all of them.

@@ -4,7 +4,7 @@ Only what is laid out evenly is read so, without quotes and with as many cells i
 header; for any other block the caller goes line by line.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,6 +13,7 @@ import orjson
 from numpy.typing import NDArray
 
 from trimtab.readers.base import is_plain, open_bytes
+from trimtab.readers.clock_columns import times_of
 
 __all__ = ["BlockColumn", "byte_blocks", "even_block"]
 
@@ -36,6 +37,8 @@ class BlockColumn:
     """float64 [n_rows]."""
     present: NDArray[np.bool_]
     """bool [n_rows]; an empty cell is absent."""
+    is_local: bool = False
+    """Whether the values are times, from text that names no zone."""
 
 
 def byte_blocks(path: Path) -> Iterator[bytes] | None:
@@ -70,7 +73,11 @@ def _blocks(path: Path) -> Iterator[bytes]:
 
 
 def even_block(
-    block: bytes, delimiter: str, num_cells: int, wanted: Sequence[int]
+    block: bytes,
+    delimiter: str,
+    num_cells: int,
+    wanted: Sequence[int],
+    times: Collection[int] = (),
 ) -> tuple[dict[int, BlockColumn], NDArray[np.intp], int] | None:
     """Return the wanted columns of a block, how many cells of each are filled, and its rows.
 
@@ -79,6 +86,7 @@ def even_block(
         delimiter: One character.
         num_cells: Cells of each row.
         wanted: Columns that are read as numbers.
+        times: Those of them that may as well be text of a date and a time.
 
     Returns:
         None where the block is not even, or a wanted cell is no plain number.
@@ -110,6 +118,8 @@ def even_block(
     columns = {}
     for index in wanted:
         column = _numbers(data, starts[:, index], widths[:, index])
+        if column is None and index in times:
+            column = _times(block, starts[:, index], ends[:, index])
         if column is None:
             return None
         columns[index] = column
@@ -164,3 +174,10 @@ def _numbers(
     except ValueError:
         return None
     return BlockColumn(values, present)
+
+
+def _times(block: bytes, starts: NDArray[np.intp], ends: NDArray[np.intp]) -> BlockColumn | None:
+    """Return cells that are times, None where one is not."""
+    text = block.decode("latin-1")
+    said = times_of([text[a:b] for a, b in zip(starts.tolist(), ends.tolist(), strict=True)])
+    return None if said is None else BlockColumn(said[0], ends > starts, said[1])

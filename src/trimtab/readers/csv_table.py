@@ -18,6 +18,7 @@ from pathlib import Path
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
+from trimtab.readers.clock_columns import is_clock_key
 from trimtab.readers.csv_block import byte_blocks, even_block
 from trimtab.readers.given_columns import all_given
 from trimtab.readers.long_form import LongForm, fill_series
@@ -287,6 +288,7 @@ class _Parse:
         translated = zip(header, header_in_english(own), own, strict=False)
         self.own_names |= {k: o for k, english, o in translated if k == english != o}
         self.wanted = [i for i, k in enumerate(self.keys) if self.table.role(k) != "nothing"]
+        self.times = [i for i in self.wanted if is_clock_key(self.keys[i])]
 
     def _is_header(self, cells: list[str]) -> bool:
         return sorted(cell.strip() for cell in cells) == sorted(self.raw_header)
@@ -346,7 +348,7 @@ class _Parse:
         """Take whole lines; return how many there are."""
         num_lines = block.count(b"\n") + (not block.endswith(b"\n"))
         if self.is_even:
-            even = even_block(block, self.delimiter, len(self.keys), self.wanted)
+            even = even_block(block, self.delimiter, len(self.keys), self.wanted, self.times)
             if even is not None:
                 columns, filled, num_rows = even
                 if self.table.add_block(self.keys, columns, filled.tolist(), num_rows):

@@ -16,7 +16,7 @@ from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.part_losses import BROKEN_PARTS, Watched, watch_parts
 from trimtab.readers.spread import gather, spread_groups
-from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting, stated_setting
+from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, stated_setting
 from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag, terms_of
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import unit_scale
@@ -83,7 +83,11 @@ def record_of_series(
             f"{names}; log one under such a name"
         )
     taken = set(chosen.values())
-    others = {t: s.value for t, s in series.items() if t not in taken and signal_of_tag(t) is None}
+    others = {
+        t: s.value
+        for t, s in series.items()
+        if (t not in taken and signal_of_tag(t) is None) or t == chosen.get(STAGE)
+    }
     if (setting := stated_setting(others)) is not None:
         chosen[STATED_SETTING] = setting
     chosen |= layers_of(t for t, s in series.items() if len(s.step))

@@ -6,7 +6,7 @@ signal that counts their changes; where that is held too shortly, or each has st
 is the one that is changed most often.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,16 +14,24 @@ from numpy.typing import NDArray
 from trimtab.record import Column
 from trimtab.said_by_words import is_setting
 from trimtab.trend import changes_of_held
-from trimtab.vocabulary import normalise
+from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["STATED_SETTING", "may_state_setting", "settings_in", "stated_setting"]
+__all__ = ["STAGE", "STATED_SETTING", "may_state_setting", "settings_in", "stated_setting"]
 
 STATED_SETTING = "stated_setting"
+STAGE = "stage"
+"""The signal that is one of them, too: where it changes, the data do."""
+
+
+_NOTHING: Mapping[str, Column] = {}
+_NAMES = frozenset({"task", "dataset", "corpus", "data source"})
+"""What is learned, or from what, where that is held and changed."""
 
 
 def may_state_setting(key: str) -> bool:
-    """Whether a key that names no signal may be a setting by its words."""
-    return is_setting(normalise(key))
+    """Whether a key may be a setting by its words: one that names no signal, or a stage."""
+    name = normalise(key)
+    return name in _NAMES or is_setting(name) or canonical(key) == STAGE
 
 
 def stated_setting(values: Mapping[str, NDArray[np.float64]]) -> str | None:
@@ -35,9 +43,13 @@ def stated_setting(values: Mapping[str, NDArray[np.float64]]) -> str | None:
     return _most_often(_changes(values))
 
 
-def _changes(values: Mapping[str, NDArray[np.float64]]) -> dict[str, NDArray[np.intp]]:
+def _changes(
+    values: Mapping[str, NDArray[np.float64]], surely: Collection[str] = ()
+) -> dict[str, NDArray[np.intp]]:
     """Return where each setting is changed; those that never are, and what is measured, left out."""
-    found = {k: changes_of_held(v) for k, v in values.items() if may_state_setting(k)}
+    found = {
+        k: changes_of_held(v) for k, v in values.items() if k in surely or may_state_setting(k)
+    }
     return {k: at for k, at in found.items() if len(at)}
 
 
@@ -45,13 +57,17 @@ def _most_often(changes: Mapping[str, NDArray[np.intp]]) -> str | None:
     return max(changes, key=lambda k: len(changes[k]), default=None)
 
 
-def settings_in(columns: Mapping[str, Column]) -> tuple[str, Column] | None:
+def settings_in(
+    columns: Mapping[str, Column], announced: Mapping[str, Column] = _NOTHING
+) -> tuple[str, Column] | None:
     """Return the keys of the settings that were changed, joined by a comma, and their signal.
 
     Args:
         columns: Of each key that no signal takes, all of the same rows.
+        announced: What changes though no column holds it, whatever it is called.
     """
-    changes = _changes({k: c.logged() for k, c in columns.items()})
+    columns = {**columns, **announced}
+    changes = _changes({k: c.logged() for k, c in columns.items()}, announced.keys())
     most = _most_often(changes)
     if most is None or len(changes) == 1:
         return None if most is None else (most, columns[most])

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
+from trimtab.readers.clock_columns import is_clock_key, time_of, times_of, written_at
 from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import (
     ETA,
@@ -46,7 +47,7 @@ from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repea
 from trimtab.readers.rank_values import RANK_FACT, RankColumns, part_ranks
 from trimtab.readers.runs_in_file import RUN_WORDS, RUNS_NOTE, runs_by_name
 from trimtab.readers.spread import gather, spread_groups
-from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting, settings_in
+from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, settings_in
 from trimtab.readers.table_axis import (
     counting,
     find_table_axis,
@@ -102,6 +103,9 @@ _SPLIT_KEYS = frozenset(
     }
 )
 """Names of a column that says whether a row is of training or of held-out data."""
+_MAY_STATE = frozenset({"phase", "stage", "dataset"})
+"""Those of them that may as well say what is learned, or from what."""
+_NO_WORDS = frozenset({"", "none", "null", "nan", "na"})
 MONITOR = frozenset({"r", "l", "t"})
 """Return, length and time of an episode, by the names that Gym's monitor gives them."""
 _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})
@@ -110,6 +114,7 @@ _OF_TRAINING = frozenset({"lr", "grad_norm", "loss_scale", "step_time_s"})
 _OF_NO_AXIS = frozenset(
     {
         "nothing",
+        "maybe-clock",
         "layer",
         "signal",
         "domain",
@@ -126,6 +131,7 @@ _OF_NO_AXIS = frozenset(
 _OF_NO_USE_ALONE = frozenset(
     {
         "nothing",
+        "maybe-clock",
         "layer",
         "split",
         "run",
@@ -153,6 +159,7 @@ _FIRST_NAME = -2.0
 _MAX_NAMES = 1000
 """Most words under the name of a run; more name something else."""
 _MAX_WAITING = 1 << 10
+_MAX_TOLD = 6
 _MAX_SETTINGS = 32
 """Keys that may be settings by their names, of which the values are kept."""
 
@@ -173,7 +180,7 @@ class _Cells:
     (the loss of one of several), layer (the gradient norm of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
     rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
     maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
-    (beside an episode), maybe-rate and maybe-setting (by their values) or nothing."""
+    (beside an episode), maybe-rate, maybe-clock and maybe-setting (by their values) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -183,7 +190,16 @@ class _Cells:
     num_unread: int = 0
     """Numbers under a key that is for nothing."""
     names: dict[str, int] = field(default_factory=dict)
-    """Words that name runs, in their order; the k-th is stored as -2 - k."""
+    """Words that name runs, or values of a setting, in their order; the k-th is stored as -2 - k."""
+    is_local: bool = False
+    """Whether times are text that names no zone."""
+
+    def put_name(self, value: str, row: int) -> None:
+        """Store a word in place of a number; no more than name runs or settings."""
+        is_one = len(self.names) < _MAX_NAMES and 0 < len(value) <= MAX_CELL_CHARS
+        if value in self.names or is_one:
+            self.rows.append(row)
+            self.values.append(_FIRST_NAME - self.names.setdefault(value, len(self.names)))
 
     @property
     def num_values(self) -> int:
@@ -227,9 +243,9 @@ def _spells_number(value: object) -> bool:
         return False
 
 
-def _names_a_run(value: str, names: Mapping[str, int]) -> bool:
-    """Whether a word under the name of a run may be that of one."""
-    return value in names or (len(names) < _MAX_NAMES and 0 < len(value) <= MAX_CELL_CHARS)
+def _is_a_word(value: object) -> bool:
+    """Whether a value says something: a word, or a number that stands for one."""
+    return isinstance(value, str | int | float) and str(value).strip().lower() not in _NO_WORDS
 
 
 def _num_numbers(column: Sequence[object]) -> int:
@@ -286,6 +302,8 @@ def _role(key: str) -> str:
         return "maybe-score"
     if name == ETA:
         return "maybe-rate"
+    if is_clock_key(key):
+        return "maybe-clock"
     if key in MONITOR:
         return "maybe-monitor"
     if net_of(key) in GAN_PAIR:
@@ -399,6 +417,7 @@ class LogTable:
             if found is None:
                 cells.num_unread += int(num_filled[index])
                 continue
+            cells.is_local |= found.is_local
             if found.present.all():
                 # a copy: a view would keep all columns of the block
                 cells.stretches.append((self.num_rows, found.values.copy()))
@@ -439,6 +458,11 @@ class LogTable:
             numbers = None
             if role != "split":
                 numbers = _plain_numbers(column, finite=role == "step")
+            if numbers is None and role == "maybe-clock" and set(map(type, column)) == {str}:
+                said = times_of(cast("Sequence[str]", column))
+                if said is not None:
+                    numbers, is_local = said
+                    self._cells[key].is_local |= is_local
             if numbers is not None:
                 self._cells[key].stretches.append((first, numbers))
                 continue
@@ -458,20 +482,27 @@ class LogTable:
             if key in self._cells:
                 self._cells[key].num_unread += _num_numbers((value,))
             return
+        cells = self._cells[key]
         if role == "split" and not (signal_of_tag(key) and _spells_number(value)):
             if isinstance(value, str) and is_held_out(value.replace("_", " ")):
                 self._held_out.append(row)
+            elif normalise(key) in _MAY_STATE and _is_a_word(value):
+                cells.put_name(str(value), row)
             return
-        cells = self._cells[key]
+        if role == "maybe-clock" and isinstance(value, str):
+            said = time_of(value)
+            if said is not None:
+                cells.is_local |= not said[1]
+                value = said[0]
         try:
             counts = role == "step" or (role in ("epoch", "inner") and isinstance(value, str))
             number = parse_step(value) if counts else parse_number(value)
         except BadNumberError as error:
             if role == "step" and isinstance(value, str) and value.strip().isalpha():
                 return  # `"step": "final"`: a row beside the steps
-            if role == "run" and isinstance(value, str) and _names_a_run(value, cells.names):
-                cells.rows.append(row)
-                cells.values.append(_FIRST_NAME - cells.names.setdefault(value, len(cells.names)))
+            words = role in ("run", "maybe-setting") or signal_of_tag(key) == "stage"
+            if words and isinstance(value, str) and _is_a_word(value):
+                cells.put_name(value, row)
             # Other keys are guesses; text under them is no fault of the file.
             if role in ("signal", "step"):
                 self.bad.append(BadValue(line, key, str(error)))
@@ -572,8 +603,6 @@ class LogTable:
             builder.facts[RANK_FACT] = ranks.here
         builder.notes.extend(self.notes)
         stated = keys.get(STATED_SETTING, "").split(", ")
-        taken = [*keys.values(), *stated, *self._watched, counted_by]
-        builder.unread.update(self._unread(taken))
         kept = {n: Column(c.values[rows], c.present[rows]) for n, c in signals.items()}
         if axis != "epoch":
             epoch = next((columns[k] for k in columns if names_epoch(k)), None)
@@ -583,6 +612,10 @@ class LogTable:
             # Beside the losses alone: an epoch makes no row.
             beside = epoch.present[rows] & kept["loss"].present
             kept["epochs_seen"] = Column(np.where(beside, epoch.values[rows], np.nan), beside)
+        if axis != "row" and "wall_time_s" not in kept:
+            builder.keys.update(self._take_clock(columns, rows, kept))
+        taken = [*builder.keys.values(), *stated, *self._watched, counted_by]
+        builder.unread.update(self._unread(taken))
         _extend(builder, step[rows], kept, runs)
         return _with_slope_note(builder.build())
 
@@ -594,7 +627,8 @@ class LogTable:
         for key in columns:
             name = signal_of_tag(key)
             # A stage in numbers is that of a curriculum.
-            if self._cells[key].role in ("signal", "domain", "split") and name is not None:
+            cells = self._cells[key]
+            if cells.role in ("signal", "domain", "split") and name is not None and not cells.names:
                 found.setdefault(name, []).append(key)
         if "loss" not in found:
             # The loss of a generator or a policy is a signal of its own, and may stand in too.
@@ -655,11 +689,10 @@ class LogTable:
             if column.present.any():
                 signals[name], keys[name] = column, best
             self._note_others(name, best, candidates)
-        settings = {k: c for k, c in columns.items() if self._cells[k].role == "maybe-setting"}
-        if (stated := settings_in(settings)) is not None:
-            keys[STATED_SETTING], signals[STATED_SETTING] = stated
+        self._take_settings(columns, signals, keys)
         name_latent(signals, keys)
-        parts = parts_of(columns, keys.get("loss", ""))
+        values = {k: c.values for k, c in columns.items()}
+        parts = parts_of(columns, keys.get("loss", ""), values)
         for of_set, key in (parts | sets_of(columns)).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
@@ -669,6 +702,53 @@ class LogTable:
             for of_layer, key in layers_of(norms).items():
                 signals[of_layer], keys[of_layer] = columns[key], key
         return signals, keys
+
+    def _take_settings(
+        self, columns: Mapping[str, Column], signals: dict[str, Column], keys: dict[str, str]
+    ) -> None:
+        """Read the settings that are held and changed, in numbers or in words."""
+        settings = {
+            k: self._in_numbers(k, c, signals.get("loss"))
+            for k, c in columns.items()
+            if self._cells[k].role == "maybe-setting"
+            or (self._cells[k].role in ("domain", "split") and self._cells[k].names)
+            or k == keys.get(STAGE)
+        }
+        if (stated := settings_in(settings)) is None:
+            return
+        keys[STATED_SETTING], signals[STATED_SETTING] = stated
+        for key in keys[STATED_SETTING].split(", "):
+            if names := self._cells.get(key, _Cells("nothing")).names:
+                said = ", ".join(
+                    f"{i} is {shown(n)}" for i, n in enumerate([*names][:_MAX_TOLD], 1)
+                )
+                more = " ..." if len(names) > _MAX_TOLD else ""
+                self.notes.append(f"{shown(key)} is a word, read as a number: {said}{more}")
+
+    def _in_numbers(self, key: str, column: Column, loss: Column | None) -> Column:
+        """Return a setting with 1, 2 ... for its words, on the rows of the loss."""
+        if not self._cells[key].names:
+            return column
+        values = np.where(column.values <= _FIRST_NAME, -1.0 - column.values, column.values)
+        return Column(values, column.present if loss is None else column.present & loss.present)
+
+    def _take_clock(
+        self, columns: Mapping[str, Column], rows: NDArray[np.intp], kept: dict[str, Column]
+    ) -> dict[str, str]:
+        """Add when the rows with a loss were written, and return the key that says so."""
+        every = np.ones(len(rows), dtype=np.bool_)
+        beside = kept["loss"].present if "loss" in kept else every
+        for key, column in columns.items():
+            if self._cells[key].role != "maybe-clock":
+                continue
+            values = np.where(column.present[rows], column.values[rows], np.nan)[beside]
+            at = written_at(values, is_local=self._cells[key].is_local)
+            if at is not None:
+                written = np.full(len(rows), np.nan)
+                written[beside] = at
+                kept["wall_time_s"] = Column(written, np.isfinite(written))
+                return {"wall_time_s": key}
+        return {}
 
     def _pair_up(self, columns: Mapping[str, Column]) -> None:
         """Let `G` and `D` be losses where both are there, and nothing where one is."""
@@ -741,7 +821,7 @@ class LogTable:
         return {
             key: cells.num_unread or cells.num_values
             for key, cells in self._cells.items()
-            if key and cells.role in _OF_NO_AXIS and key not in taken
+            if key and cells.role in _OF_NO_AXIS and key not in taken and not cells.names
         }
 
     def _stands_in(self, key: str) -> bool:

@@ -16,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.given_columns import AXES, given_meaning
+from trimtab.readers.summands import summands
 from trimtab.record import HELD_OUT
 from trimtab.said_by_words import HELD_OUT_SETS, LOSS_FUNCTIONS, TRAINING_SETS
 from trimtab.vocabulary import canonical, normalise
 
 __all__ = [
+    "OF_A_TOTAL",
     "choose_tags",
     "held_out_merit",
     "is_of_an_agent",
@@ -97,6 +99,8 @@ _NUMBERED_LAYER = re.compile(r"norms?/\d+$", re.IGNORECASE)
 """`grad_norm/0` is that of a layer, `grad_2.0_norm` that of the whole."""
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
 _TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
+_OF_A_CODEBOOK = frozenset({"codebook", "quantize", "quantizer", "vq"})
+"""Words of a path below which a perplexity says how many codes are in use."""
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})
 """Words of losses that measure no distance to a target: they may rise while all is well."""
 _ENTROPY = re.compile(r"(?:loss)?(?:entropy|ent)(?:loss|bonus|reg)?")
@@ -264,8 +268,8 @@ _NO_SET = frozenset(
 )
 """Words of what is added up to a loss, or of how it is averaged; never the name of a data set."""
 _PART_KEY = re.compile(
-    r"(?:train(?:ing)?[/ ])?(?:loss[ /](?P<behind>[\w.-]+(?: [\w.-]+)?)"
-    r"|(?P<front>[\w.-]+(?: [\w.-]+)?) loss)"
+    r"(?:train(?:ing)?[/ ])?(?:loss[ /](?P<behind>[\w.-]+(?: [\w.-]+){0,2})"
+    r"|(?P<front>[\w.-]+(?: [\w.-]+){0,2}) loss)"
 )
 """How a part of a total loss is called, normalised: `loss_digit`, `depth_loss`."""
 _TERMS = frozenset(
@@ -302,6 +306,13 @@ _TERMS = frozenset(
     ]
 )
 """Words of terms that fall as the model learns, where they stand beside each other."""
+_MEASURES = frozenset({"bce", "ce", "huber", "l1", "mae", "mse", "nll", "xent"})
+"""Those of them that a loss is counted with, so that they may as well name a metric."""
+_OF_BOXES, _REGRESSION = frozenset({"bbox", "box", "roi", "rpn"}), frozenset({"reg"})
+OF_A_TOTAL = frozenset(
+    {"aux_loss", "latent_kl", "policy_kl", "recon_loss", "router_z_loss", "policy_entropy"}
+)
+"""Signals that may be added to a total, beside its parts without a signal."""
 _NOT_FALLING = frozenset(
     [
         "actor",
@@ -420,6 +431,8 @@ def signal_of_tag(tag: str) -> str | None:
         # Keras calls the loss of an epoch `epoch_loss`, here as in training.
         return "val_loss" if canonical(kept.removeprefix("epoch ")) == "loss" else None
     name = canonical(last) or canonical(kept)
+    if name == "perplexity" and not _OF_A_CODEBOOK.isdisjoint(_words(path)):
+        return None
     is_vague = normalise(last) in _TOP_LEVEL_ONLY or kept in _TOP_LEVEL_ONLY
     return None if is_vague and not _TRAIN.issuperset(_words(path)) else name
 
@@ -436,25 +449,86 @@ def sets_of(tags: Iterable[str]) -> dict[str, str]:
     return dict(sorted(named.items())[:_MOST_SETS])
 
 
-def parts_of(tags: Iterable[str], whole: str) -> dict[str, str]:
-    """Return `loss/PART` -> tag, of the tasks whose losses stand beside their total.
+def parts_of(
+    tags: Iterable[str], whole: str, values: Mapping[str, NDArray[np.float64]] | None = None
+) -> dict[str, str]:
+    """Return `loss/PART` -> tag, of the parts of a loss that stand beside their total.
 
-    Two at least, 64 at most; words that say what kind of term it is (`kl`, `aux`) are no tasks.
+    Two by their names at least, tasks (`digit`) or kinds of terms (`cls`, `bbox`), or those that
+    the total is made of by arithmetic; 64 at most. Names of what need not fall (`kl`, `aux`) are
+    none, nor is a term beside losses of nets against each other, or of an agent.
+
+    Args:
+        tags: As logged.
+        whole: That of the total.
+        values: Of the tags, float64 [n] each with NaN where there is none; None: not known.
 
     Example:
         >>> parts_of(("total_loss", "loss_digit", "depth_loss", "loss_avg"), "total_loss")
         {'loss/depth': 'depth_loss', 'loss/digit': 'loss_digit'}
+        >>> parts_of(("loss", "loss_cls", "loss_bbox", "loss_kl"), "loss")
+        {'loss/bbox': 'loss_bbox', 'loss/cls': 'loss_cls'}
     """
     if signal_of_tag(whole) != "loss":
         return _terms_beside(tags, whole)
-    named: dict[str, str] = {}
-    for tag in tags:
-        name = _name_of_part(tag)
-        if not name or tag == whole or signal_of_tag(tag) or set_of_tag(tag):
-            continue
-        if _part_words(name).isdisjoint(_NO_SET | _NO_PART):
-            named.setdefault(f"loss/{name.replace(' ', '_')}", tag)
-    return dict(sorted(named.items())[:_MOST_SETS]) if len(named) >= _LEAST_SETS else {}
+    tags = list(tags)
+    names = {
+        tag: name
+        for tag in tags
+        if (name := _name_of_part(tag))
+        and tag != whole
+        and not signal_of_tag(tag)
+        and not set_of_tag(tag)
+    }
+    tasks = {t for t, n in names.items() if _part_words(n).isdisjoint(_NO_SET | _NO_PART)}
+    named = tasks | _terms_among(names, tags)
+    # What a loss is counted with may be a metric: it needs a term that is none.
+    if all(_part_words(names[tag]) <= _MEASURES for tag in named):
+        named = set()
+    named = named if len(named) >= _LEAST_SETS else set()
+    if values is not None and whole in values:
+        named |= _by_arithmetic(names, tags, whole, values)
+    found = dict[str, str]()
+    for tag in names:
+        if tag in named:
+            found.setdefault(f"loss/{names[tag].replace(' ', '_')}", tag)
+    return dict(sorted(found.items())[:_MOST_SETS])
+
+
+def _terms_among(names: Mapping[str, str], tags: Iterable[str]) -> set[str]:
+    """Return the tags of terms by their names that fall as the model learns."""
+    if is_of_nets(t for t in tags if "loss" in t.lower()):
+        return set()
+    words = {tag: _part_words(name) for tag, name in names.items()}
+    two_stages = any("rpn" in w for w in words.values())
+    return {
+        tag
+        for tag, named in words.items()
+        # `box_reg` is a regression, `reg` may be a regularizer.
+        if (named - _REGRESSION if named & _OF_BOXES else named).isdisjoint(
+            (_NO_SET - _TERMS) | _NO_PART
+        )
+        # The boxes of a second stage are counted over more and more proposals that hit.
+        and not (two_stages and named & _OF_BOXES and "rpn" not in named)
+    }
+
+
+def _by_arithmetic(
+    names: Mapping[str, str],
+    tags: Sequence[str],
+    whole: str,
+    values: Mapping[str, NDArray[np.float64]],
+) -> set[str]:
+    """Return the tags of terms that the total is made of, with other losses or without."""
+    falling = _terms_among(names, tags)
+    if not falling:
+        return set()
+    others = {
+        tag: values[tag]
+        for tag in tags
+        if tag in names or (tag != whole and signal_of_tag(tag) in OF_A_TOTAL)
+    }
+    return falling & summands(values[whole], others)
 
 
 def _terms_beside(tags: Iterable[str], first: str) -> dict[str, str]:
@@ -615,7 +689,7 @@ def choose_tags(
         best = max(given or tags, key=partial(_rank_of, values, name))
         chosen[name] = best
         if name == "loss":
-            chosen |= parts_of(values, best)
+            chosen |= parts_of(values, best, values)
         if len(tags) > 1:
             notes.append(f"{name} is read from {best!r}; left out: {_some(tags, best)}")
     return chosen, notes

@@ -41,12 +41,14 @@ __all__ = [
     "TOKEN",
     "Field",
     "fields_of",
+    "is_clock",
     "to_number",
 ]
 
 CLOCK = (
     r"\d{4}[-/]\d\d[-/]\d\d[T ]\d\d?:\d\d:\d\d(?:[.,]\d+)?(?:Z|[-+]\d\d:?\d\d)?"
     r"|\d+:\d\d(?::\d\d)?(?:[.,]\d+)?(?![\d:])"
+    r"|20\d{6}[T-]\d{6}Z?(?![\w.])"
 )
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
 _COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?![\d,.])|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
@@ -151,6 +153,11 @@ class Field:
     doubt: int = 0
 
 
+def is_clock(token: str) -> bool:
+    """Whether a token is a time, and no number."""
+    return _CLOCK_TOKEN.match(token) is not None
+
+
 def to_number(text: str) -> float:
     """Return the number that a token spells, NaN for a time of day; `1,234` is 1234."""
     try:
@@ -209,7 +216,7 @@ class _LineParse:
 
     def fields(self) -> tuple[Field, ...]:
         # Only in front of the first number: a rank further on is a value like any other.
-        timed = bool(self.numbers) and _CLOCK_TOKEN.match(self.numbers[0]) is not None
+        timed = bool(self.numbers) and is_clock(self.numbers[0])
         rank = _RANK_TAG.search("".join(self.literals[: 1 + timed]))
         if rank is not None:
             self.result.append(Field("rank", "rank", rank[1], -1))
@@ -217,7 +224,7 @@ class _LineParse:
             left = self._left(i)
             self._follow_path(self.literals[i])
             # A time of day is one token, so that its hours are not taken for a step.
-            if _CLOCK_TOKEN.match(token):
+            if is_clock(token):
                 continue
             if "=" in left and _OF_OBJECT.search(left):
                 continue

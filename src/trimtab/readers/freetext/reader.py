@@ -156,6 +156,7 @@ class TextReader:
                 marks=partial(marks_in, path),
                 announced=shapes.announced,
                 restarts=shapes.restarts,
+                changes=shapes.changes,
             )
         except ReadError as error:
             unread = sorted(shapes.unread, key=lambda k: -shapes.unread[k])

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.freetext.announced import part_announced, part_other_bars
 from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
+from trimtab.readers.freetext.changes import ChangeLine, changes_of
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
 from trimtab.readers.freetext.restarts import Restart, RestartLine, restarts_of
@@ -30,8 +31,8 @@ from trimtab.readers.part_losses import (
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
-from trimtab.readers.stated_settings import STATED_SETTING, settings_in
-from trimtab.readers.tags import held_out_merit, parts_of, terms_of
+from trimtab.readers.stated_settings import STAGE, STATED_SETTING, settings_in
+from trimtab.readers.tags import OF_A_TOTAL, held_out_merit, parts_of, terms_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import alias_place
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["settle"]
 
 _MIN_ROWS = 3
+_MOST_CHANGES_TOLD = 4
 _MIN_ROWS_BY_PLACE = 10
 _MIN_REWARDS = 5
 """Rewards that an episode counts, on lines of one wording. Ours."""
@@ -81,6 +83,7 @@ def settle(
     marks: Marks,
     announced: Sequence[int] = (),
     restarts: Sequence[RestartLine] = (),
+    changes: Sequence[ChangeLine] = (),
 ) -> RunRecord:
     """Return the record of a text.
 
@@ -95,6 +98,7 @@ def settle(
         marks: Asked for what names several runs.
         announced: Numbers of the lines that say that an evaluation begins.
         restarts: Lines that state a restart, or may.
+        changes: Lines that announce another phase or setting.
 
     Raises:
         ReadError: There is no series of losses, nor of another signal, in it.
@@ -118,6 +122,7 @@ def settle(
         )
     draft.take_times(seconds_per_epoch, row_clocks)
     draft.take_restarts(restarts)
+    draft.take_changes(changes)
     return draft.record(source, format_name, known_format=known_format)
 
 
@@ -143,6 +148,7 @@ class _Draft:
         """Keys of losses of which only NaN is told."""
         self._run_starts: tuple[tuple[int, str], ...] = ()
         self._restarts: Mapping[int, Restart] = {}
+        self._announced: Mapping[str, Column] = {}
 
     @property
     def doubt(self) -> int:
@@ -175,6 +181,12 @@ class _Draft:
         self._restarts = restarts_of(
             stated, self.rows.lines, self.position.place, self.position.axis
         )
+
+    def take_changes(self, stated: Sequence[ChangeLine]) -> None:
+        """Let settings change where lines announce it."""
+        if stated:
+            self._announced, notes = changes_of(stated, self.rows.lines)
+            self.notes += notes[:_MOST_CHANGES_TOLD]
 
     def record(self, source: str, format_name: str, *, known_format: bool) -> RunRecord:
         self._take_signals()
@@ -255,12 +267,16 @@ class _Draft:
                     self.signals["eval_score"], self.keys["eval_score"] = column, field.key
                 continue
             self.signals[name], self.keys[name] = column, field.key
-        if (stated := settings_in(settings)) is not None:
+        if STAGE in self.signals:
+            settings[self.keys[STAGE]] = self.signals[STAGE]
+        if (stated := settings_in(settings, self._announced)) is not None:
             self.keys[STATED_SETTING], self.signals[STATED_SETTING] = stated
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
         if self.name == "loss":
             columns |= self._losses_nearby(columns)
-        for name, key in parts_of(columns, self.key).items():
+        beside = {f.key: c for f, c in self.rows.of_kind("signal") if f.name in OF_A_TOTAL}
+        values = {k: c.values for k, c in (columns | beside).items()}
+        for name, key in parts_of(values, self.key, values).items():
             self.signals[name], self.keys[name] = columns[key], key
         terms = terms_of(self.keys)
         parts = {

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.base import TextLines
-from trimtab.readers.stamps import clock_in
+from trimtab.readers.stamps import MONTHS, clock_in, in_order, without_summer_time
 from trimtab.record import Column
 
 __all__ = ["CLOCK_NOTE", "RowClocks", "row_clocks"]
@@ -28,16 +28,10 @@ _FAR = 48
 """Characters before a clock beyond which it is of something else. Ours."""
 _TRIED = 32
 """First rows of which one has to show the clock."""
-_MIN_ROWS = 3
-_MIN_SHARE = 0.9
-"""Share of the rows with a clock, in order, below which it is not of their writing."""
 _DAY_S = 86400.0
 _YEAR_S = 366 * _DAY_S
-_HOUR_S = 3600.0
 _LATE = 8
 """Rows that a line of the day before may come late."""
-_SUNDAY = 3
-"""Day of the week of 4 January 1970, in days since the first."""
 
 
 class RowClocks(Protocol):
@@ -78,17 +72,11 @@ def row_clocks(path: Path, lines: Ints) -> Column | None:
     if place is None:
         return None
     at = np.concatenate(parts)
-    if len(at) < max(_MIN_ROWS, len(lines)):
-        return None
     known = np.flatnonzero(np.isfinite(at))
-    if len(known) < max(_MIN_ROWS, _MIN_SHARE * len(lines)):
+    if len(at) < len(lines) or not len(known):
         return None
     at[known] = place.since_1970(at[known])
-    moves = np.diff(at[known])
-    falls = np.count_nonzero(moves < 0)
-    if falls > (1 - _MIN_SHARE) * len(moves) or not np.any(moves > 0):
-        return None
-    return Column(at, np.isfinite(at))
+    return Column(at, np.isfinite(at)) if in_order(at) else None
 
 
 def _lines_of(path: Path, lines: Ints) -> Iterator[list[str]]:
@@ -118,7 +106,7 @@ class _Place:
     @property
     def period_s(self) -> float | None:
         """Seconds after which the clock shows the same again; None: never."""
-        if "Y" in self.parts:
+        if "Y" in self.parts or "u" in self.parts:
             return None
         return _YEAR_S if "d" in self.parts else _DAY_S
 
@@ -137,9 +125,16 @@ class _Place:
             mine = chars[i]
             if self._is_free(i):
                 good &= (mine >= ord("0")) & (mine <= ord("9"))
-            elif not self._is_within("p", i):
+            elif self._is_within("d", i):  # a blank before a day of one digit
+                good &= (mine == ord(" ")) | ((mine >= ord("0")) & (mine <= ord("9")))
+            elif not any(self._is_within(k, i) for k in "pbw"):
                 good &= mine == ord(char)
+        if "u" in self.parts:
+            at = np.where(good, self._number(chars, "u"), np.nan)
+            return at + self._fraction(chars)
         numbers = {k: self._number(chars, k) for k in "YmdHMS" if k in self.parts}
+        if "b" in self.parts:
+            numbers["m"] = self._named_month(chars)
         hour = numbers["H"]
         if "p" in self.parts:
             half = chars[self.parts["p"][0]]
@@ -147,17 +142,14 @@ class _Place:
             hour = hour % 12 + 12 * (half == ord("P"))
         good &= (hour < 24) & (numbers["M"] < 60) & (numbers["S"] <= 60)
         of_day = (hour * 60 + numbers["M"]) * 60 + numbers["S"]
-        at = _days(numbers, good) * _DAY_S + of_day
-        if "f" in self.parts:
-            first, end = self.parts["f"]
-            at = at + self._number(chars, "f") / 10.0 ** (end - first - 1)
+        at = _days(numbers, good) * _DAY_S + of_day + self._fraction(chars)
         return np.where(good, at - self.zone_s, np.nan)
 
     def since_1970(self, at: Floats) -> Floats:
         """Return times that go on over the end of a day or year, and over summer time."""
         if self.period_s is not None:
             return _unwrapped(at, self.period_s)
-        return at if self.has_zone else _without_summer_time(at)
+        return at if self.has_zone else without_summer_time(at)
 
     def _is_within(self, part: str, i: int) -> bool:
         first, end = self.parts.get(part, (0, 0))
@@ -165,14 +157,32 @@ class _Place:
 
     def _is_free(self, i: int) -> bool:
         """Whether a digit stands at a place that changes from line to line."""
-        return self.text[i].isdigit() and any(self._is_within(k, i) for k in "YmdHMSf")
+        padded = "b" in self.parts and i == self.parts["d"][0]
+        here = any(self._is_within(k, i) for k in "YmdHMSfu")
+        return here and self.text[i].isdigit() and not padded
+
+    def _fraction(self, chars: NDArray[np.uint8]) -> Floats:
+        if "f" not in self.parts:
+            return np.zeros(chars.shape[1])
+        first, end = self.parts["f"]
+        return self._number(chars, "f") / 10.0 ** (end - first - 1)
+
+    def _named_month(self, chars: NDArray[np.uint8]) -> Ints:
+        """Return the number of the month that each line names, 0 for no name of one."""
+        first, end = self.parts["b"]
+        months = np.zeros(chars.shape[1], dtype=np.int64)
+        for number, name in enumerate(MONTHS, 1):
+            same = [chars[i] == ord(c) for i, c in zip(range(first, end), name, strict=True)]
+            months[np.all(same, axis=0)] = number
+        return months
 
     def _number(self, chars: NDArray[np.uint8], part: str) -> Ints:
         first, end = self.parts[part]
         first += part == "f"  # its point or comma
         number = np.zeros(chars.shape[1], dtype=np.int64)
         for i in range(first, end):
-            number = number * 10 + chars[i] - ord("0")
+            digit = np.where(chars[i] == ord(" "), 0, chars[i].astype(np.int64) - ord("0"))
+            number = number * 10 + digit
         return number
 
 
@@ -225,22 +235,3 @@ def _unwrapped(at: Floats, period_s: float) -> Floats:
         elif i - begun <= _LATE:
             turns[i + 1] = -1.0
     return at + np.cumsum(turns) * period_s
-
-
-def _without_summer_time(at: Floats) -> Floats:
-    """Take out the hour that a clock skips, or goes back, in a night to Sunday."""
-    moves = np.diff(at)
-    usual = float(np.median(moves))
-    slack = max(60.0, 4.0 * usual)
-    away = np.zeros(len(at))
-    for i in np.flatnonzero(np.abs(np.abs(moves) - _HOUR_S) <= slack).tolist():
-        before, after = at[i], at[i + 1]
-        hours = int(after // _HOUR_S) - int(before // _HOUR_S)
-        night = before % _DAY_S < 4 * _HOUR_S and int(after // _DAY_S) % 7 == _SUNDAY
-        # It turns on the hour: 01:59 is followed by 03:00, or 02:59 by 02:00.
-        ahead = moves[i] > 0 and hours == 2
-        back = moves[i] < 0 and hours == 0
-        passed = moves[i] - (_HOUR_S if ahead else -_HOUR_S)
-        if night and (ahead or back) and passed >= 0:
-            away[i + 1] = passed - moves[i]
-    return at + np.cumsum(away)

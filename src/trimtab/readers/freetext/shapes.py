@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.chatter import Chatter
+from trimtab.readers.freetext.changes import ChangeLine, states_change
 from trimtab.readers.freetext.header import Header, read_header
 from trimtab.readers.freetext.key_values import (
     BAR,
@@ -23,6 +24,7 @@ from trimtab.readers.freetext.key_values import (
     TOKEN,
     Field,
     fields_of,
+    is_clock,
     to_number,
 )
 from trimtab.readers.freetext.keys import Meaning, announces, is_held_out
@@ -69,6 +71,8 @@ _MAX_LEARNT = 200_000
 _NOT_FINITE = re.compile(r"[-+]?(?:nan|inf(?:inity)?)", re.IGNORECASE)
 _ODD = re.compile(rf"(?<![\w.]){_NOT_FINITE.pattern}(?!\w)", re.IGNORECASE)
 _MAX_BROKEN_TOLD = 5
+_OF_SETTINGS = frozenset({"lr", "batch_size", "stage", "stated_setting"})
+"""Signals that a line may hold which announces a change."""
 _MIN_LINES_OF_KEY = 2
 """Lines of one wording below which its keys name settings rather than signals."""
 
@@ -91,6 +95,12 @@ class Shape:
         lines = np.array(self.lines, dtype=np.int64)
         values = np.array(self.values, dtype=np.float64)
         return lines, values.reshape(len(lines), len(self.fields))
+
+
+def _may_announce(plan: "_Plan | None") -> bool:
+    """Whether a line holds no value but that of a setting."""
+    fields = () if plan is None else plan.shape.fields
+    return all(f.name in _OF_SETTINGS for f in fields if f.kind == "signal")
 
 
 def _owned(match: re.Match[str]) -> str:
@@ -119,7 +129,7 @@ class _Plan:
         pattern = re.escape(skeleton[0])
         for i, literal in enumerate(skeleton[1:]):
             group = "" if 2 * i + 1 in wanted else "?:"
-            number = CLOCK if ":" in tokens[i] else NUMBER
+            number = CLOCK if is_clock(tokens[i]) else NUMBER
             pattern += f"[ \\t]{{0,60}}({group}{number})" + re.escape(literal)
         self.fast = re.compile(pattern).fullmatch
 
@@ -151,6 +161,10 @@ class Shapes:
         self.restarts: list[RestartLine] = []
         """Lines that state a restart, or may, at most 100,000 of them."""
         self._restarting: set[tuple[str, ...]] = set()
+        """Wordings of such lines with a number."""
+        self.changes: list[ChangeLine] = []
+        """Lines that announce another phase or setting, at most 100,000 of them."""
+        self._changing: set[tuple[str, ...]] = set()
         """Wordings of such lines with a number."""
         self.unread: dict[str, int] = {}
         """Keys of numbers that nobody knows, on lines that hold a value or a count."""
@@ -198,6 +212,7 @@ class Shapes:
                 if len(self.announced) < _MAX_ANNOUNCED and announces(line):
                     self.announced.append(number)
                 self._see_restart(line, number)
+                self._see_change(line, number)
                 if self._below is not None:
                     fast = None
                 self.chatter.see(line)
@@ -209,8 +224,12 @@ class Shapes:
                 plan = self._learn(skeleton, parts, line)
                 if states_restart(line, number) is not None:
                     self._restarting.add(skeleton)
+                if _may_announce(plan) and states_change(line, number) is not None:
+                    self._changing.add(skeleton)
             if self._restarting and skeleton in self._restarting:
                 self._see_restart(line, number)
+            if self._changing and skeleton in self._changing:
+                self._see_change(line, number)
             if plan is not None:
                 if broken:
                     self._see_broken(plan, parts, number)
@@ -230,6 +249,11 @@ class Shapes:
         said = states_restart(line, number) if len(self.restarts) < _MAX_ANNOUNCED else None
         if said is not None:
             self.restarts.append(said)
+
+    def _see_change(self, line: str, number: int) -> None:
+        said = states_change(line, number) if len(self.changes) < _MAX_ANNOUNCED else None
+        if said is not None:
+            self.changes.append(said)
 
     def _count_unread(self) -> None:
         for skeleton, plan in self._plans.items():
