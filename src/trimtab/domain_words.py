@@ -373,7 +373,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Load of the busiest expert.",
         "expert_load_max|max_expert_load|expert_load_ratio|load_imbalance|expert_load/max|"
         "moe/load_imbalance|moe/max_load|router/max_frac_max|router/max_frac_mean|"
-        "max_expert_share|load_imbalance_ratio|moe/expert_load_max|max_load_ratio|"
+        "max_expert_share|load_imbalance_ratio|moe/load_max_over_mean|load_max_over_mean|"
+        "moe/max_over_mean_load|max_over_mean|moe/expert_load_max|max_load_ratio|"
         "moe/max_expert_load|batch_load_imbalance|max_fraction_expert",
         spread=True,
     ),

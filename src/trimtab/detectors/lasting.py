@@ -27,6 +27,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.stated_changes import states_a_change
 from trimtab.detectors.two_sides import TwoSides
+from trimtab.readers.other_columns import MOVES, OTHER
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import plain, signal_label
@@ -69,6 +70,7 @@ LASTING = {
     "grad_norm": Lasting(kind="grad-drift", up=1.75, down=2.25),
     "grad_norm/": Lasting(kind="grad-drift", up=3.0, down=5.0),
     "loss/": Lasting(kind="shift", up=1.3),
+    OTHER: Lasting(kind=_SIGN, up=1.5, down=1.5),
     "update_norm": Lasting(kind=_SIGN, up=2.5),
     "update_ratio": Lasting(kind=_SIGN, up=2.5),
     "activation_norm": Lasting(kind=_SIGN, up=2.5),
@@ -115,7 +117,8 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
     if above.sum() < max(2 * min(BARS), ABOVE_0 * len(rows)):
         return []
     rows = rows[above]
-    if np.mean(np.diff(column.values[rows]) != 0) < MEASURED:
+    least = MOVES if name.startswith(OTHER) else MEASURED
+    if np.mean(np.diff(column.values[rows]) != 0) < least:
         return []
     size = -(-len(rows) // MOST)
     num = len(rows) // size
@@ -134,7 +137,7 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
         return []
     before = math.exp(float(np.mean(logs[at - m : at])))
     after = before * factor if up else before / factor
-    label = signal_label(name) if name in LASTING else plain(name, limit=60)
+    label = signal_label(name) if name in LASTING else plain(name.removeprefix(OTHER), limit=60)
     return [
         finding_at(
             record,

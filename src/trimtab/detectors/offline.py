@@ -30,6 +30,7 @@ from trimtab.detectors.lost_signals import lost_signal_findings
 from trimtab.detectors.memorised import memorised_findings
 from trimtab.detectors.one_level import Levelled, at_one_level
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
+from trimtab.detectors.other_signals import other_signal_findings
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.ranks import rank_findings
 from trimtab.detectors.repeats import repeat_findings
@@ -69,6 +70,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     growing_hang_findings,
     written_pace_findings,
     lost_signal_findings,
+    other_signal_findings,
     layer_findings,
     lasting_findings,
     set_findings,

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.readers.other_columns import OTHER
 from trimtab.readers.rank_values import is_of_rank
 from trimtab.record import RunRecord
 
@@ -51,7 +52,7 @@ def sensor_findings(record: RunRecord) -> tuple[Finding, ...]:
     for name, column in record.columns.items():
         if (
             name in _BY_EVENT
-            or name.startswith(("loss/", "val_loss/", "grad_norm/"))
+            or name.startswith(("loss/", "val_loss/", "grad_norm/", OTHER))
             or is_of_rank(name)
         ):
             continue

@@ -34,6 +34,7 @@ from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
+from trimtab.readers.other_columns import MAX_OTHERS, may_be_measured, others_of
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
     GAN_PAIR,
@@ -126,6 +127,7 @@ _OF_NO_AXIS = frozenset(
         "maybe-score",
         "maybe-rate",
         "maybe-setting",
+        "other",
     }
 )
 _OF_NO_USE_ALONE = frozenset(
@@ -141,6 +143,7 @@ _OF_NO_USE_ALONE = frozenset(
         "maybe-score",
         "maybe-rate",
         "maybe-setting",
+        "other",
         "count",
         "maybe-gan",
     }
@@ -313,7 +316,9 @@ def _role(key: str) -> str:
     beside = trained_beside(key)
     if beside and _may_stand_in(beside):
         return "maybe-held-out"
-    return "maybe-setting" if may_state_setting(key) else "nothing"
+    if may_state_setting(key):
+        return "maybe-setting"
+    return "other" if may_be_measured(key) else "nothing"
 
 
 def _is_monitor(columns: Mapping[str, Column]) -> bool:
@@ -352,7 +357,7 @@ class LogTable:
         self.bad: list[BadValue] = []
         self._cells: dict[str, _Cells] = {}
         self._is_full = False
-        self._num_settings = 0
+        self._num_settings = self._num_others = 0
         self._watched: tuple[str, ...] = ()
         """Keys of losses of which only NaN is told."""
         self._held_out: list[int] = []
@@ -375,6 +380,9 @@ class LogTable:
             if role == "maybe-setting":
                 self._num_settings += 1
                 role = role if self._num_settings <= _MAX_SETTINGS else "nothing"
+            if role == "other":
+                self._num_others += 1
+                role = role if self._num_others <= MAX_OTHERS else "nothing"
             cells = self._cells[key] = _Cells(role)
         return cells.role
 
@@ -616,6 +624,9 @@ class LogTable:
             builder.keys.update(self._take_clock(columns, rows, kept))
         taken = [*builder.keys.values(), *stated, *self._watched, counted_by]
         builder.unread.update(self._unread(taken))
+        others = {k: c for k, c in columns.items() if self._cells[k].role == "other"}
+        for name, (key, column) in others_of(others, rows, builder.keys).items():
+            kept[name], builder.keys[name] = column, key
         _extend(builder, step[rows], kept, runs)
         return _with_slope_note(builder.build())
 

@@ -1,0 +1,77 @@
+"""Numbers under keys that no alias knows: kept beside the rows, to be judged by their shape alone.
+
+What a metric of somebody's own means nobody can list; that it is NaN to the end, or at another
+level for good, shows without. Kept are columns that are measured: numbers in most of the rows, that
+differ from row to row and do not only rise, as counters and clocks do. They make no row.
+"""
+
+import re
+from collections.abc import Collection, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from trimtab.record import Column
+
+__all__ = ["MAX_OTHERS", "MEMORY", "MOVES", "OTHER", "may_be_measured", "others_of"]
+
+OTHER = "other/"
+"""Before the key, in the name of a column."""
+MAX_OTHERS = 24
+LEAST_VALUES, LEAST_SHARE = 48, 0.5
+"""Numbers, and of the rows."""
+MOVES, MOST_UP = 0.1, 0.98
+"""Of the values, that differ from the one before; and that rise, as those of a counter. Ours."""
+MEMORY = re.compile(r"(?:^|[^a-z])(?:mem|memory|ram|rss|vram)(?:[^a-z]|$)")
+"""Words of memory in use, which may only rise."""
+_NEVER = re.compile(
+    r"(?:^|[^a-z])(?:id|idx|index|seed|rank|pid|port|eta|elapsed|remaining|time|timestamp|date|hour"
+    r"|minutes?|best|total|count|num|version|progress|percent\w*|layer|lr|rate|epoch|step|iter\w*)"
+    r"(?:[^a-z]|$)"
+)
+
+
+def may_be_measured(key: str) -> bool:
+    """Whether a key may be that of a measured number, by its words.
+
+    Example:
+        >>> [may_be_measured(k) for k in ("embed_std", "eta", "total_steps")]
+        [True, False, False]
+    """
+    return bool(key) and len(key) <= 80 and not _NEVER.search(key.lower())
+
+
+def others_of(
+    columns: Mapping[str, Column], rows: NDArray[np.intp], taken: Mapping[str, str]
+) -> dict[str, tuple[str, Column]]:
+    """Return name -> key and column [len(rows)] of those that are measured.
+
+    Args:
+        columns: By key, of all rows of a file.
+        rows: Those that are kept.
+        taken: Signal -> key that is one; these are left out.
+    """
+    used: Collection[str] = {k for keys in taken.values() for k in (keys, *keys.split(", "))}
+    found: dict[str, tuple[str, Column]] = {}
+    for key, column in columns.items():
+        here = Column(column.values[rows], column.present[rows])
+        if key not in used and _is_measured(here, key):
+            found[OTHER + key] = key, here
+    return found
+
+
+def _is_measured(column: Column, key: str) -> bool:
+    values = column.logged()
+    if len(values) < max(LEAST_VALUES, LEAST_SHARE * len(column.values)):
+        # One that stops being written was there in each row before.
+        begun = int(column.present.argmax())
+        if len(values) < LEAST_VALUES or not column.present[begun : begun + len(values)].all():
+            return False
+    finite = values[np.isfinite(values)]
+    if len(finite) < LEAST_VALUES // 2:
+        return False
+    moves = np.diff(finite)
+    return bool(
+        np.mean(moves != 0) >= MOVES
+        and (MEMORY.search(key.lower()) or np.mean(moves >= 0) < MOST_UP)
+    )
