@@ -13,7 +13,8 @@ lowest
 What rose from its first rows on has come down to nothing, and is none of these; nor are losses of
 an agent, of nets against each other, or under a weight that is warmed up. Told in hindsight, once
 for each attempt, where no other alarm on a rise of the loss lies behind the lowest point. Terms of
-a loss whose total nobody logs (`box_loss`, `cls_loss`) are judged one by one.
+a loss whose total nobody logs (`box_loss`, `cls_loss`) are judged one by one; of those beside a
+total see `worse_parts`.
 
 Blind to a climb that is younger than a seventh of the run. Source of the test: Kendall, A new
 measure of rank correlation, Biometrika 30 (1938). The bars are ours.
@@ -33,7 +34,7 @@ from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import signal_label
 from trimtab.trend import kendall_score
 
-__all__ = ["with_climbs"]
+__all__ = ["climb_of", "with_climbs"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -69,7 +70,7 @@ def with_climbs(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding
             span = record.rows_of(index)
             rows = column.finite_rows(span)
             few = len(rows) < BARS[-1][0]
-            climb = None if few else _climb(record, signal, rows, column.values[rows])
+            climb = None if few else climb_of(record, signal, rows, column.values[rows])
             if climb is not None and not any(_tells(f, climb, span) for f in last.values()):
                 found = [_beside(f, climb, span) for f in found] + [climb]
     return tuple(found)
@@ -97,7 +98,15 @@ def _tells(f: Finding, climb: Finding, span: slice) -> bool:
     return rises and lasts and here and f.severity != "info" and f.row >= climb.onset_row
 
 
-def _climb(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Finding | None:
+def climb_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Finding | None:
+    """Return the climb of a loss from its lowest point to the end, None where there is none.
+
+    Args:
+        record: What it is of.
+        signal: Its name.
+        rows: Of the record, in which it is finite.
+        loss: float64 [len(rows)].
+    """
     if np.mean(np.diff(np.signbit(loss))) >= SIGN_SHARE or _is_warmed_up(record, rows):
         return None
     size = 1 if len(loss) <= FEW else len(loss) // POINTS

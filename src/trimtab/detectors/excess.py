@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.worse_parts import tasks_of
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import sigmas
@@ -55,7 +56,6 @@ SIGN_SHARE = 0.25
 """Of the rows, at which a loss changes its sign. As in `risen`."""
 BACK = 0.25
 """Of the height, below which a stretch is over. All bars are ours, see the origins."""
-MAX_PARTS = 64
 
 
 @dataclass(frozen=True)
@@ -71,8 +71,7 @@ class _Stretch:
 def excess_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return the stretches of the loss, and of each part, that stand out in their attempt."""
     found: list[Finding] = []
-    parts = sorted(name for name in record.columns if name.startswith("loss/"))[:MAX_PARTS]
-    for signal in ("loss", *parts):
+    for signal in ("loss", *tasks_of(record)):
         column = record.columns.get(signal)
         if column is None:
             continue

@@ -1,4 +1,4 @@
-"""A part of a loss that ends above where it began, while the total falls.
+"""A part of a loss that ends above where it began, or climbs from its lowest, while the total falls.
 
 A total is dominated by its largest parts: it falls though a head that the optimizer does not hold,
 or whose labels are mixed up, gets worse as the trunk below it moves. With y the medians of equal
@@ -8,23 +8,25 @@ told where y rises over the whole run by Kendall's test of trend, and its level 
 * above start by a tenth and by the bars of noise of `came_up`,
 * for the last quarter of the run, without one stretch back at start.
 
-A model that learns nothing of a task stays at its start; so this one is worse than untrained. Told
+A model that learns nothing of a task stays at its start; so this one is worse than untrained. So is
+a part told that has risen ever since its lowest point by the bars of `came_up`, to `CLIMBED` times
+that, in a total that falls on meanwhile. Told
 as a warning: parts may be traded against each other on purpose. Not told of what need not fall:
 regularizers (by their names, or since they begin at almost nothing), losses of an agent or of nets
 against each other, and parts whose weight, or another setting of the log's own, is logged and
 changes. In hindsight, over the attempts that lead to the last.
 
-Blind to a part that first falls and ends below its start, however far it has risen (`swells` sees
-an edge), and to a total that does not fall, which is judged by itself.
+Blind to a total that does not fall, which is judged by itself.
 """
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.came_up import BARS, END, FEW, MAX_PARTS, NO_DESCENT, POINTS
+from trimtab.detectors.came_up import BARS, END, FEW, MAX_PARTS, NO_DESCENT, POINTS, climb_of
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.readers.stated_settings import STATED_SETTING
@@ -34,11 +36,13 @@ from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import plain
 from trimtab.trend import kendall_score
 
-__all__ = ["worse_part_findings"]
+__all__ = ["tasks_of", "worse_part_findings"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
+CLIMBED = 1.2
+"""Times its lowest, that a part comes to."""
 LEAST_RATIO = 1.1
 """Times its start, that a part comes to."""
 OF_TOTAL, OF_LEVEL = 0.05, 0.1
@@ -141,8 +145,8 @@ _NO_WEIGHTS = frozenset(["norm", "decay", "grad", "gradient", "rms", "std", "mea
 
 def worse_part_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return the parts of a loss that end above where they began, while the total falls."""
-    parts = sorted(n for n in record.columns if n.startswith("loss/"))[:MAX_PARTS]
-    if not parts or not _is_sum_of_distances(record):
+    parts = tasks_of(record)
+    if not parts:
         return ()
     lineage = record.lineage_rows()
     total = record.columns["loss"]
@@ -152,10 +156,21 @@ def worse_part_findings(record: RunRecord) -> tuple[Finding, ...]:
     return tuple(
         found
         for name in parts
-        if not _words(name) & _NO_TASK
-        and not _is_weighted(name, [*record.keys.values(), *record.unread])
-        and (found := _of(record, name, lineage, float(median(whole[:END])))) is not None
+        if (
+            found := _of(record, name, lineage, float(median(whole[:END])))
+            or _climbs(record, name, lineage, float(median(whole[:END])))
+        )
+        is not None
     )
+
+
+def tasks_of(record: RunRecord) -> list[str]:
+    """Return the parts beside a logged total that fall as the model learns, by their names."""
+    parts = sorted(n for n in record.columns if n.startswith("loss/"))[:MAX_PARTS]
+    if not parts or not _is_sum_of_distances(record):
+        return []
+    keys = [*record.keys.values(), *record.unread]
+    return [n for n in parts if not _words(n) & _NO_TASK and not _is_weighted(n, keys)]
 
 
 def _is_sum_of_distances(record: RunRecord) -> bool:
@@ -189,6 +204,32 @@ def _points(loss: Floats) -> Floats:
     size = 1 if len(loss) <= FEW else len(loss) // POINTS
     num = len(loss) // size
     return np.asarray(np.median(loss[: num * size].reshape(num, size), axis=1))
+
+
+def _climbs(record: RunRecord, name: str, lineage: Rows, total: float) -> Finding | None:
+    """Return the climb of a part from its lowest point, while the total has fallen since."""
+    column, whole = record.columns[name], record.columns["loss"]
+    rows = column.finite_rows(lineage)
+    loss = column.values[rows]
+    if len(loss) < BARS[-1][0] or loss.min() <= 0 or median(loss[:END]) < OF_TOTAL * total:
+        return None
+    climb = climb_of(record, name, rows, loss)
+    if climb is None or climb.value < CLIMBED * climb.expected:
+        return None
+    since = whole.values[whole.finite_rows(lineage[lineage >= climb.onset_row])]
+    if len(since) < BARS[-1][0] or kendall_score(_points(since)) > FALLS:
+        return None
+    which = plain(name.partition("/")[2], limit=60)
+    return replace(
+        climb,
+        detector="worse-part",
+        kind="drift",
+        severity="warning",
+        text=(
+            f"the {which!r} part of the loss {climb.expected:.4g} → {climb.value:.4g}: it has risen"
+            " ever since its lowest, while the total falls (in hindsight)"
+        ),
+    )
 
 
 def _of(record: RunRecord, name: str, lineage: Rows, total: float) -> Finding | None:

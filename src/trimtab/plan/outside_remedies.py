@@ -143,4 +143,15 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
             ),
         ),
     ),
+    Remedy(
+        id="free-memory",
+        title="find what is kept, and restart from a checkpoint before memory is used up",
+        changes=(
+            "the line that keeps tensors from step to step: losses gathered with their graph, a"
+            " cache without a bound, workers that copy the data"
+        ),
+        cost="a restart; no steps are lost",
+        undo="nothing to undo",
+        when="mid-run",
+    ),
 )

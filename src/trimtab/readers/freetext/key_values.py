@@ -28,6 +28,7 @@ from trimtab.readers.freetext.keys import (
     written_as_rate,
 )
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
+from trimtab.readers.other_columns import MAX_OTHERS, OTHER, may_be_measured
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
 from trimtab.said_by_words import is_length
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
@@ -279,6 +280,7 @@ class _LineParse:
         self._take_score()
         self._take_layers()
         self._take_settings()
+        self._take_others()
         return tuple(self.result)
 
     def _take_pair(self) -> None:
@@ -322,6 +324,12 @@ class _LineParse:
         if any(f.kind == "signal" for f in self.result):
             for key in [k for k in self.unread if may_state_setting(k)]:
                 self._add(Field("signal", key, STATED_SETTING, self.unread.pop(key), 1.0, 9))
+
+    def _take_others(self) -> None:
+        """Read keys beside a loss that nobody knows as numbers of their own."""
+        if any(f.kind == "signal" and f.name == "loss" for f in self.result):
+            for key in [k for k in self.unread if may_be_measured(k)][:MAX_OTHERS]:
+                self._add(Field("signal", key, OTHER + key, self.unread.pop(key), 1.0, 9))
 
     def _take_total(self) -> None:
         """Read `total` beside at least two parts of a loss as the loss, where no other is named."""

@@ -21,6 +21,7 @@ from trimtab.readers.freetext.runs import part_runs
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
+from trimtab.readers.other_columns import OTHER, others_of
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
     name_entropy,
@@ -229,7 +230,8 @@ class _Draft:
     def _unread(self) -> dict[str, int]:
         """Return how many values each key has that may be a signal and was not taken for one."""
         stated = self.keys.get(STATED_SETTING, "").split(", ")
-        taken = {*self.keys.values(), *stated, *self.watched}
+        known = (k for name, k in self.keys.items() if not name.startswith(OTHER))
+        taken = {*known, *stated, *self.watched}
         counts = {
             f.key: int(c.present.sum())
             for f, c in self.rows.of_kind("signal")
@@ -245,9 +247,13 @@ class _Draft:
         """Take the surest, then fullest, column of each signal on the main lines."""
         best: dict[str, tuple[tuple[int, ...], Field, Column]] = {}
         settings: dict[str, Column] = {}
+        others: dict[str, Column] = {}
         for field, column in self.rows.of_kind("signal"):
             if field.name == STATED_SETTING:
                 settings[field.key] = column
+                continue
+            if field.name.startswith(OTHER):
+                others[field.key] = column
                 continue
             if field.name == "loss" and field.key != self.key:
                 continue
@@ -271,6 +277,8 @@ class _Draft:
             settings[self.keys[STAGE]] = self.signals[STAGE]
         if (stated := settings_in(settings, self._announced)) is not None:
             self.keys[STATED_SETTING], self.signals[STATED_SETTING] = stated
+        for name, (key, column) in others_of(others, np.arange(self.rows.num), self.keys).items():
+            self.signals[name], self.keys[name] = column, key
         columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
         if self.name == "loss":
             columns |= self._losses_nearby(columns)
@@ -334,7 +342,9 @@ class _Draft:
             f
             for s in self.others
             for f in s.fields
-            if f.kind == "signal" and f.name not in (*self.signals, STATED_SETTING, "loss")
+            if f.kind == "signal"
+            and f.name not in (*self.signals, STATED_SETTING, "loss")
+            and not f.name.startswith(OTHER)
         ]
         steps, lines = self.position.place, self.rows.lines
         added: list[tuple[int, float, str, float]] = []
