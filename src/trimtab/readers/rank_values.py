@@ -7,7 +7,7 @@ stand in columns `rank 2/loss` at the same rows, so that no rank is judged by an
 """
 
 import re
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 from trimtab.readers.numbers import counted
 from trimtab.record import Column
 
-__all__ = ["COMPARED", "RANK_FACT", "RankColumns", "is_of_rank", "names_rank", "part_ranks"]
+__all__ = [
+    "COMPARED",
+    "RANK_FACT",
+    "RankColumns",
+    "is_of_rank",
+    "names_rank",
+    "part_ranks",
+    "ranks_of_keys",
+]
 
 COMPARED = ("loss", "grad_norm", "step_time_s")
 """Signals that every rank has for itself."""
@@ -27,6 +35,7 @@ _MAX_RANKS = 256
 _MAX_TOLD = 4
 _LEAST_MATCHED = 0.5
 _BROKEN = "nonfinite"
+_OF_RANK = re.compile(r"rank[_/ .-]?(\d{1,4})(?!\d)", re.IGNORECASE)
 _NAMED = re.compile(r"loss of ranks? \d")
 
 
@@ -68,6 +77,20 @@ class RankColumns:
         if broken is not None:
             broken = Column(broken.values[mask], broken.present[mask])
         return RankColumns(self.here, self.keep[mask], columns, broken, self.broken_key, self.notes)
+
+
+def ranks_of_keys(keys: Iterable[str]) -> dict[str, str]:
+    """Return rank -> key of the keys that name the rank they are of.
+
+    Example:
+        >>> ranks_of_keys(("loss_rank3", "loss_mean", "rank_0/loss"))
+        {'3': 'loss_rank3', '0': 'rank_0/loss'}
+    """
+    named: dict[str, str] = {}
+    for key in keys:
+        if (found := _OF_RANK.search(key)) is not None and len(named) < _MAX_RANKS:
+            named.setdefault(str(int(found[1])), key)
+    return named
 
 
 def is_of_rank(name: str) -> bool:

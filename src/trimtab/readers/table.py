@@ -45,7 +45,7 @@ from trimtab.readers.part_losses import (
     watch_parts,
 )
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
-from trimtab.readers.rank_values import RANK_FACT, RankColumns, part_ranks
+from trimtab.readers.rank_values import COMPARED, RANK_FACT, RankColumns, part_ranks, ranks_of_keys
 from trimtab.readers.runs_in_file import RUN_WORDS, RUNS_NOTE, runs_by_name
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, settings_in
@@ -699,7 +699,12 @@ class LogTable:
                 column = self._emptied(best, column, columns)
             if column.present.any():
                 signals[name], keys[name] = column, best
-            self._note_others(name, best, candidates)
+            others = [k for k in candidates if k != best]
+            ranks = ranks_of_keys(others) if name in COMPARED else {}
+            for rank, key in ranks.items():
+                of_rank = f"rank {rank}/{name}"
+                signals[of_rank], keys[of_rank] = self._scaled(key, name, columns[key]), key
+            self._note_others(name, best, [k for k in candidates if k not in ranks.values()])
         self._take_settings(columns, signals, keys)
         name_latent(signals, keys)
         values = {k: c.values for k, c in columns.items()}
