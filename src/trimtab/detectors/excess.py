@@ -54,6 +54,8 @@ LEAST_OF_MEAN = 0.5
 MOST_TOLD = 3
 SIGN_SHARE = 0.25
 """Of the rows, at which a loss changes its sign. As in `risen`."""
+SOON = 64
+"""Points, and four widths, within which a stretch is over, or lasts."""
 BACK = 0.25
 """Of the height, below which a stretch is over. All bars are ours, see the origins."""
 
@@ -159,11 +161,13 @@ def _outstanding(z: Floats, width: int) -> list[int]:
 def _finding(record: RunRecord, signal: str, rows: Rows, y: Floats, s: _Stretch) -> Finding:
     first = _edge(y, s)
     line = s.level + BACK * s.height
-    half = max(s.width // 2, 4)
+    half = max(s.width // 2, 8)
     means = np.convolve(y[first:], np.ones(half) / half, "valid")
     over = np.flatnonzero(means > s.level + 0.5 * s.height)
     back = np.flatnonzero(means[over[0] :] < line) + over[0] if len(over) else np.zeros(0, np.intp)
-    end = first + int(back[0]) if len(back) else None
+    # A level that stays comes below that as well in the end, since the run learns on.
+    over_soon = len(back) > 0 and int(back[0]) <= SOON + 4 * s.width
+    end = first + int(back[0]) if over_soon else None
     peak = first + int(np.argmax(y[first : end or len(y)]))
     top = s.level + s.height
     tail = "back" if end is not None else "lasting"
