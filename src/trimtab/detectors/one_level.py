@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.readers.stated_settings import ANNOUNCED
 from trimtab.record import Column, RunRecord
 from trimtab.signals.derived import perplexity, step_std
 from trimtab.signals.robust import difference_sigma, median
@@ -107,11 +108,11 @@ class Levelled:
         c = self.change
         setting = plain(c.setting, limit=60)
         several = ", " in c.setting
-        where = (
-            f"one of {setting} is changed"
-            if several
-            else f"{setting} goes from {c.old:g} to {c.new:g}"
-        )
+        where = f"{setting} goes from {c.old:g} to {c.new:g}"
+        if several:
+            where = f"one of {setting} is changed"
+        elif setting.startswith(ANNOUNCED):
+            where = f"the log announces another {setting.removeprefix(ANNOUNCED)}"
         return finding_at(
             record,
             detector="one-level",

@@ -14,6 +14,7 @@ import numpy as np
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.hindsight import MIN_ROWS
 from trimtab.incidents import Incident
+from trimtab.readers.tags import set_of_tag
 from trimtab.record import RunRecord
 
 __all__ = ["Pattern", "dataset_losses", "name_pattern"]
@@ -59,7 +60,13 @@ def name_pattern(record: RunRecord, incident: Incident) -> Pattern:
 
 def dataset_losses(record: RunRecord) -> tuple[str, ...]:
     """Return the columns that hold the loss of one dataset each."""
-    return tuple(sorted(name for name in record.columns if name.startswith("loss/")))
+    return tuple(
+        sorted(
+            name
+            for name in record.columns
+            if name.startswith("loss/") and set_of_tag(record.keys.get(name, name)) is not None
+        )
+    )
 
 
 def _of_loss(findings: tuple[Finding, ...]) -> bool:

@@ -16,9 +16,18 @@ from trimtab.said_by_words import is_setting
 from trimtab.trend import changes_of_held
 from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["STAGE", "STATED_SETTING", "may_state_setting", "settings_in", "stated_setting"]
+__all__ = [
+    "ANNOUNCED",
+    "STAGE",
+    "STATED_SETTING",
+    "may_state_setting",
+    "settings_in",
+    "stated_setting",
+]
 
 STATED_SETTING = "stated_setting"
+ANNOUNCED = "announced "
+"""Before what a line of text announces, in the key of its column."""
 STAGE = "stage"
 """The signal that is one of them, too: where it changes, the data do."""
 

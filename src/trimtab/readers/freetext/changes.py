@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.freetext.keys import is_held_out
+from trimtab.readers.stated_settings import ANNOUNCED
 from trimtab.record import Column
 
 __all__ = ["ChangeLine", "changes_of", "states_change"]
@@ -112,7 +113,7 @@ def changes_of(
     for what in dict.fromkeys(said.what for _, said in kept):
         steps = np.zeros(len(lines))
         steps[[row for row, said in kept if said.what == what]] = 1.0
-        columns[f"announced {what}"] = Column(np.cumsum(steps), np.ones(len(lines), np.bool_))
+        columns[ANNOUNCED + what] = Column(np.cumsum(steps), np.ones(len(lines), np.bool_))
     notes = [f"line {said.line} announces a change: {said.text!r}" for _, said in kept]
     return columns, notes
 
