@@ -2,34 +2,46 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from trimtab.detectors.excess import excess_findings
 from trimtab.testing.curves import record_of
+
+Floats = NDArray[np.float64]
 
 N = 1000
 T = np.arange(float(N))
 S = 0.04
 
 
-def _loss(seed: int, rho: float = 0.0, num: int = N) -> np.ndarray:
+def _loss(seed: int, rho: float = 0.0, num: int = N) -> Floats:
     rng, noise, t = np.random.default_rng(seed), np.zeros(num), np.arange(num)
     white = rng.normal(size=num)
     for i in range(num):
         noise[i] = (rho * noise[i - 1] if i else 0.0) + white[i] * np.sqrt(1 - rho**2)
-    return 2 + 1.5 * np.exp(-6 * t / num) + 0.6 * np.exp(-t / num) + S * noise
+    return np.asarray(2 + 1.5 * np.exp(-6 * t / num) + 0.6 * np.exp(-t / num) + S * noise)
 
 
-def _told(loss: np.ndarray, **more: np.ndarray) -> list[tuple[str, str, int]]:
+def _told(loss: Floats, **more: Floats) -> list[tuple[str, str, int]]:
     columns = {"loss": loss} | {k.replace("__", "/"): v for k, v in more.items()}
     found = excess_findings(record_of(np.arange(float(len(loss))), columns))
     return [(f.signal, f.kind, f.onset_row) for f in found]
 
 
-SHAPES = {
-    "bump": lambda at: np.clip((T - at) / 15, 0, 1) * np.exp(-np.clip(T - at - 15, 0, None) / 30),
-    "heals": lambda at: np.where(at <= T, np.exp(-np.clip(T - at, 0, None) / 60), 0.0),
-    "shift": lambda at: np.where(at <= T, 1.0, 0.0),
-}
+def _bump(at: float) -> Floats:
+    rise = np.clip((T - at) / 15, 0, 1)
+    return np.asarray(rise * np.exp(-np.clip(T - at - 15, 0, None) / 30))
+
+
+def _heals(at: float) -> Floats:
+    return np.where(at <= T, np.exp(-np.clip(T - at, 0, None) / 60), 0.0)
+
+
+def _shift(at: float) -> Floats:
+    return np.where(at <= T, 1.0, 0.0)
+
+
+SHAPES = {"bump": _bump, "heals": _heals, "shift": _shift}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -3,20 +3,23 @@
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab import analyze
 from trimtab.detectors.held_out_still import held_out_still_findings
 from trimtab.testing.curves import record_of
 
+Floats = NDArray[np.float64]
+
 N = 60
 T = np.arange(float(N))
 
 
-def _loss(seed: int = 0) -> np.ndarray:
+def _loss(seed: int = 0) -> Floats:
     return 0.3 + 2 * np.exp(-T / 12) + 0.01 * np.random.default_rng(seed).normal(size=N)
 
 
-def _told(**columns: np.ndarray) -> list[tuple[str, int]]:
+def _told(**columns: Floats) -> list[tuple[str, int]]:
     return [(f.signal, f.onset_row) for f in held_out_still_findings(record_of(T, columns))]
 
 

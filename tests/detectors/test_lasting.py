@@ -2,17 +2,20 @@
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from trimtab.detectors.lasting import lasting_findings
 from trimtab.detectors.offline import all_findings
 from trimtab.testing.curves import record_of
+
+Floats = NDArray[np.float64]
 
 N = 400
 AT = 230
 T = np.arange(float(N))
 
 
-def _noise(seed: int, sigma: float, rho: float = 0.3, num: int = N) -> np.ndarray:
+def _noise(seed: int, sigma: float, rho: float = 0.3, num: int = N) -> Floats:
     rng, out = np.random.default_rng(seed), np.zeros(num)
     white = rng.normal(size=num)
     for t in range(num):
@@ -20,15 +23,15 @@ def _noise(seed: int, sigma: float, rho: float = 0.3, num: int = N) -> np.ndarra
     return sigma * out
 
 
-def _loss(seed: int) -> np.ndarray:
-    return 2 + 2 * np.exp(-T / 80) + 0.03 * _noise(seed, 1.0)
+def _loss(seed: int) -> Floats:
+    return np.asarray(2 + 2 * np.exp(-T / 80) + 0.03 * _noise(seed, 1.0))
 
 
-def _norm(seed: int) -> np.ndarray:
-    return 0.8 * np.exp(-T / 300) * np.exp(_noise(seed, 0.25))
+def _norm(seed: int) -> Floats:
+    return np.asarray(0.8 * np.exp(-T / 300) * np.exp(_noise(seed, 0.25)))
 
 
-def _told(**columns: np.ndarray) -> list[tuple[str, int]]:
+def _told(**columns: Floats) -> list[tuple[str, int]]:
     named = {k.replace("__", "/"): v for k, v in columns.items()}
     num = len(next(iter(named.values())))
     record = record_of(np.arange(float(num)), named)

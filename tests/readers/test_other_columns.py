@@ -5,14 +5,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from trimtab import Analysis, analyze
+
+Floats = NDArray[np.float64]
 
 N = 400
 T = np.arange(N)
 
 
-def _rows(**more: np.ndarray) -> list[dict[str, float | None]]:
+def _rows(**more: Floats) -> list[dict[str, float | None]]:
     rng = np.random.default_rng(0)
     loss = 1 + 2 * np.exp(-T / 60) + 0.02 * rng.normal(size=N)
     columns = {"step": T, "loss": loss, **more}
@@ -21,7 +24,7 @@ def _rows(**more: np.ndarray) -> list[dict[str, float | None]]:
     ]
 
 
-def _analyzed(path: Path, **more: np.ndarray) -> Analysis:
+def _analyzed(path: Path, **more: Floats) -> Analysis:
     rows = _rows(**more)
     if path.suffix == ".csv":
         lines = [",".join(rows[0])]
@@ -34,7 +37,7 @@ def _analyzed(path: Path, **more: np.ndarray) -> Analysis:
     return analyze(path)
 
 
-def _noisy(level: float, seed: int = 1) -> np.ndarray:
+def _noisy(level: float, seed: int = 1) -> Floats:
     return level * np.exp(0.1 * np.random.default_rng(seed).normal(size=N))
 
 
@@ -72,7 +75,7 @@ def test_memory_that_grows_is_told_and_memory_that_settles_is_not(tmp_path: Path
 def test_counters_clocks_and_held_values_are_not_kept(tmp_path: Path) -> None:
     found = _analyzed(
         tmp_path / "a.csv",
-        elapsed=1.5 * T,
+        elapsed=np.asarray(1.5 * T),
         widgets=np.floor(T / 3),
         zorgl=_noisy(2.0),
         knob=np.where(T < 200, 3.0, 4.0),

@@ -193,7 +193,7 @@ def _largest_elsewhere(rise: Floats, m: int) -> Floats:
     apart = np.zeros(m + m // 8)
     before = np.concatenate((apart, np.maximum.accumulate(size)))[: len(rise)]
     after = np.concatenate((np.maximum.accumulate(size[::-1])[::-1], apart))[-len(rise) :]
-    return np.maximum(before, after)
+    return np.asarray(np.maximum(before, after))
 
 
 def _first(logs: Floats, at: int, m: int) -> int:

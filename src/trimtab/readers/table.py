@@ -624,8 +624,8 @@ class LogTable:
             builder.keys.update(self._take_clock(columns, rows, kept))
         taken = [*builder.keys.values(), *stated, *self._watched, counted_by]
         builder.unread.update(self._unread(taken))
-        others = {k: c for k, c in columns.items() if self._cells[k].role == "other"}
-        for name, (key, column) in others_of(others, rows, builder.keys).items():
+        unknown = {k: c for k, c in columns.items() if self._cells[k].role == "other"}
+        for name, (key, column) in others_of(unknown, rows, builder.keys).items():
             kept[name], builder.keys[name] = column, key
         _extend(builder, step[rows], kept, runs)
         return _with_slope_note(builder.build())
