@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
-from trimtab.detectors.worse_parts import tasks_of
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import sigmas
@@ -71,25 +70,25 @@ class _Stretch:
 
 
 def excess_findings(record: RunRecord) -> tuple[Finding, ...]:
-    """Return the stretches of the loss, and of each part, that stand out in their attempt."""
+    """Return the stretches of the loss that stand out in their attempt."""
+    column = record.columns.get("loss")
+    if column is None:
+        return ()
     found: list[Finding] = []
-    for signal in ("loss", *tasks_of(record)):
-        column = record.columns.get(signal)
-        if column is None:
+    for index in range(len(record.attempts)):
+        rows = column.finite_rows(record.rows_of(index))
+        y = column.values[rows]
+        if len(y) < STRETCHES * min(WIDTHS) or np.mean(np.diff(np.signbit(y))) >= SIGN_SHARE:
             continue
-        for index in range(len(record.attempts)):
-            rows = column.finite_rows(record.rows_of(index))
-            y = column.values[rows]
-            if len(y) < STRETCHES * min(WIDTHS) or np.mean(np.diff(np.signbit(y))) >= SIGN_SHARE:
-                continue
-            if np.mean(np.diff(y) != 0) < MEASURED:
-                continue
-            size = -(-len(y) // MOST)
-            num = len(y) // size
-            points = np.asarray(np.median(y[: num * size].reshape(num, size), axis=1))
-            least = NEGLIGIBLE * float(np.abs(y[:8]).max())
-            for s in _stretches(points, least):
-                found.append(_finding(record, signal, rows[::size][:num], points, s))
+        if np.mean(np.diff(y) != 0) < MEASURED:
+            continue
+        size = -(-len(y) // MOST)
+        num = len(y) // size
+        points = np.asarray(np.median(y[: num * size].reshape(num, size), axis=1))
+        least = NEGLIGIBLE * float(np.abs(y[:8]).max())
+        found += [
+            _finding(record, rows[::size][:num], points, s) for s in _stretches(points, least)
+        ]
     return tuple(found)
 
 
@@ -158,7 +157,7 @@ def _outstanding(z: Floats, width: int) -> list[int]:
     return []
 
 
-def _finding(record: RunRecord, signal: str, rows: Rows, y: Floats, s: _Stretch) -> Finding:
+def _finding(record: RunRecord, rows: Rows, y: Floats, s: _Stretch) -> Finding:
     first = _edge(y, s)
     line = s.level + BACK * s.height
     half = max(s.width // 2, 8)
@@ -176,7 +175,7 @@ def _finding(record: RunRecord, signal: str, rows: Rows, y: Floats, s: _Stretch)
         record,
         detector="excess",
         kind="shift" if end is None else "spike",
-        signal=signal,
+        signal="loss",
         severity="warning",
         row=int(rows[last]),
         onset_row=int(rows[first]),
@@ -187,7 +186,7 @@ def _finding(record: RunRecord, signal: str, rows: Rows, y: Floats, s: _Stretch)
         score=min(99.0, s.z),
         closed=True,
         text=(
-            f"{signal} {s.level:.4g} → {top:.4g} over {s.width * _grain(rows)} rows"
+            f"loss {s.level:.4g} → {top:.4g} over {s.width * _grain(rows)} rows"
             f" ({sigmas(s.z)} together), {tail} (in hindsight)"
         ),
     )

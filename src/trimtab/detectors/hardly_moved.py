@@ -11,7 +11,7 @@ of the rows, and norms g of the first rows and of that half:
 Where e lies above s, by `WORSE` or more, the highest of the first `EARLY_ROWS` norms is held
 against g: a rate too high breaks a model within some steps, not in the first one.
 
-A loss that has not fallen at all in `MIN_ROWS` rows or more, while a logged rate climbs from its first
+A loss that has not fallen at all in `WARM_ROWS` rows or more, while a logged rate climbs from its first
 row to its last and never comes above `BARELY`, is that of a warm-up that takes longer than the run:
 no optimizer of today learns at such a rate.
 
@@ -29,14 +29,14 @@ from trimtab.trend import kendall_score
 
 __all__ = ["hardly_moved_findings"]
 
-MIN_ROWS = 100
+MIN_ROWS, WARM_ROWS = 100, 200
 FIRST_ROWS = 3
 MOVED_SHARE = 0.05
 FLAT_SHARE = 0.02
 DIED = 5.0
 EARLY_ROWS = 16
 WORSE = 1.01
-BARELY, CLIMBS, TREND = 5e-7, 0.99, -3.0
+BARELY, CLIMBS, TREND = 1.5e-7, 0.99, -3.0
 """A rate; the share of its moves that are up; and the normal score of Kendall's S of a loss that
 falls."""
 POINTS = 200
@@ -99,7 +99,7 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
 def _barely_warm(record: RunRecord, span: slice) -> Finding | None:
     loss, rate = record.columns["loss"], record.columns["lr"]
     rows, rated = loss.finite_rows(span), rate.finite_rows(span)
-    if len(rows) < MIN_ROWS or len(rated) < MIN_ROWS:
+    if min(len(rows), len(rated)) < WARM_ROWS:
         return None
     rates, losses = rate.values[rated], loss.values[rows]
     if not 0 < rates[-1] <= BARELY or rates.max() > BARELY or rates.min() < 0:

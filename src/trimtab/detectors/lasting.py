@@ -18,6 +18,7 @@ judged by the medians of `MOST` equal stretches. In hindsight; blind in the firs
 """
 
 import math
+import re
 from dataclasses import dataclass
 
 import numpy as np
@@ -98,6 +99,53 @@ LASTING = {
 """By signal; a name that ends in a stroke is that of parts. Factors are ours."""
 
 
+_BETTER_DOWN = frozenset(
+    [
+        "error",
+        "err",
+        "errors",
+        "loss",
+        "losses",
+        "cost",
+        "ppl",
+        "perplexity",
+        "wer",
+        "cer",
+        "fid",
+        "mse",
+        "mae",
+        "rmse",
+        "distance",
+        "ms",
+    ]
+)
+_BETTER_UP = frozenset(
+    [
+        "acc",
+        "accuracy",
+        "score",
+        "reward",
+        "return",
+        "auc",
+        "f1",
+        "map",
+        "bleu",
+        "rouge",
+        "recall",
+        "precision",
+        "iou",
+        "psnr",
+        "ssim",
+        "success",
+        "throughput",
+        "fps",
+        "mfu",
+        "tflops",
+    ]
+)
+"""Words of a number that nobody knows, of which more, or less, is better."""
+
+
 def lasting_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return what changed its level at once and for good, attempt by attempt."""
     found: list[Finding] = []
@@ -123,9 +171,10 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
     size = -(-len(rows) // MOST)
     num = len(rows) // size
     logs = np.log(np.median(column.values[rows[: num * size]].reshape(num, size), axis=1))
+    least_up, least_down = _leasts(name, what)
     changes = [
         (score, at, m, factor, up)
-        for up, least in ((True, what.up), (False, what.down))
+        for up, least in ((True, least_up), (False, least_down))
         if math.isfinite(least)
         for score, at, m, factor in _changes(logs if up else -logs, math.log(least))
     ]
@@ -158,6 +207,17 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
             ),
         )
     ]
+
+
+def _leasts(name: str, what: Lasting) -> tuple[float, float]:
+    """Return from which factors on a rise and a fall are told; what is better by name is none."""
+    if not name.startswith(OTHER):
+        return what.up, what.down
+    words = set(re.split(r"[^a-z0-9]+", name.removeprefix(OTHER).lower()))
+    return (
+        math.inf if words & _BETTER_UP else what.up,
+        math.inf if words & _BETTER_DOWN else what.down,
+    )
 
 
 def _changes(logs: Floats, least: float) -> list[tuple[float, int, int, float]]:

@@ -26,7 +26,7 @@ MEMORY = re.compile(r"(?:^|[^a-z])(?:mem|memory|ram|rss|vram)(?:[^a-z]|$)")
 """Words of memory in use, which may only rise."""
 _NEVER = re.compile(
     r"(?:^|[^a-z])(?:id|idx|index|seed|rank|pid|port|eta|elapsed|remaining|time|timestamp|date|hour"
-    r"|minutes?|best|total|count|num|version|progress|percent\w*|layer|lr|rate|epoch|step|iter\w*)"
+    r"|minutes?|best|total|count|num|version|progress|percent\w*|data|layer|lr|rate|epoch|step|iter\w*)"
     r"(?:[^a-z]|$)"
 )
 
