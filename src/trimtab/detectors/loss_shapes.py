@@ -173,6 +173,9 @@ def _late_stall(record: RunRecord, rows: Rows) -> Finding | None:
     # A non-negative loss that has come down to a tenth of its start has little left to learn.
     if 0 < level < LEAST_LEVEL * float(c.y[0]) and float(c.y.min()) >= 0:
         return None
+    # Nor can it fall by more than there is of it: what promised so much was a bend, and is over.
+    if float(c.y.min()) > 0 and promised >= level:
+        return None
     floor = _floor(c, k)
     text = f"loss {level:.4g} over the last {last - onset + 1} rows, "
     if floor is None:
