@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from itertools import groupby, pairwise
 from pathlib import Path
 
+import numpy as np
+
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS
 from trimtab.readers.base import SAMPLE_SIZE_BYTES, Sample, TextLines
@@ -247,6 +249,8 @@ class CsvReader:
         table.settle_problems(ragged, "a number")
         # A page shows what was logged; only files of columns have NaN where nothing was.
         record = table.to_record(columnar=parse.delimiter != "|")
+        if _is_nameless(parse.raw_header) and not tag_of_file(path) and not all_given():
+            record = _of_a_nameless_scalar(record, path)
         return _in_own_words(record, parse.own_names)
 
 
@@ -426,8 +430,34 @@ def _named_by_file(header: list[str], path: Path) -> list[str]:
         header = header_in_english(header)
     if any(signal_of_tag(name) is not None for name in header):
         return header
-    tag = tag_of_file(path)
+    tag = tag_of_file(path) or ("loss" if _is_nameless(header) else "")
     return [tag if normalise(n) in ("value", "values") and tag else n for n in header]
+
+
+def _is_nameless(header: Sequence[str]) -> bool:
+    """Whether a header is that of TensorBoard's download of one scalar, which names it nowhere."""
+    return [normalise(name).lower() for name in header] == ["wall time", "step", "value"]
+
+
+def _of_a_nameless_scalar(record: RunRecord, path: Path) -> RunRecord:
+    """Return a scalar that the name of its file does not name either as a loss, where it falls.
+
+    Raises:
+        ReadError: It does not fall, and may be anything.
+    """
+    column = record.columns["loss"]
+    values = column.values[column.finite_rows(slice(0, record.num_rows))]
+    share = max(len(values) // 10, 1)
+    if not len(values) or not np.median(values[-share:]) < np.median(values[:share]):
+        raise ReadError(
+            f"{path}: one scalar of TensorBoard under 'Value', and nothing says which; call the"
+            " file run-NAME-tag-TAG.csv as it was downloaded, or say --columns reward=Value"
+        )
+    note = (
+        "nothing says which scalar this is: 'Value' falls and is taken for the training loss; the"
+        " name of the file, run-NAME-tag-TAG.csv, would say"
+    )
+    return replace(record, keys={**record.keys, "loss": "Value"}, notes=(*record.notes, note))
 
 
 def _in_own_words(record: RunRecord, own: Mapping[str, str]) -> RunRecord:
