@@ -12,7 +12,7 @@ the run's own rows.
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -24,6 +24,7 @@ from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.detectors.reward_flat import gained
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
+from trimtab.readers.other_columns import OTHER
 from trimtab.readers.rank_values import is_of_rank
 from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
@@ -210,15 +211,18 @@ def judgement_of(
         sorted(
             name
             for name in logged - judged_signals - _DERIVED
-            # Judged by `data_sets`, `layers_apart` and `ranks`.
-            if not (name.startswith(("loss/", "val_loss/", "grad_norm/")) or is_of_rank(name))
+            # Judged by `data_sets`, `layers_apart`, `ranks` and `other_signals`.
+            if not (
+                name.startswith(("loss/", "val_loss/", "grad_norm/", OTHER)) or is_of_rank(name)
+            )
             # Without a judge it is not known what it reads.
             and judged_signals
             and (name not in SIGNAL_BY_NAME or SIGNAL_BY_NAME[name].bad != "none")
         )
     )
     unread = {masked_text(key): count for key, count in record.unread.items()}
-    ignored = _ignored(silent, unread)
+    by_shape = {masked_text(record.keys.get(n, n)) for n in logged if n.startswith(OTHER)}
+    ignored = _ignored(silent, unread, by_shape)
     if standing is not None and not standing.from_start:
         ignored += (standing.text,)
     return RunJudgement(
@@ -406,14 +410,20 @@ def _lacking(logged: frozenset[str]) -> list[str]:
     return [_BLIND[s] + " loss" * (scored and s == "val_loss") for s in lacking]
 
 
-def _ignored(silent: tuple[str, ...], unread: Mapping[str, int]) -> tuple[str, ...]:
-    """Return what the log holds and no detector looked at, a sentence each."""
+def _ignored(
+    silent: tuple[str, ...], unread: Mapping[str, int], by_shape: Collection[str]
+) -> tuple[str, ...]:
+    """Return what the log holds and no detector looked at, or by its shape alone, a sentence each."""
     said: list[str] = []
     if silent:
         said.append(f"read but not judged: {_names([signal_label(s) for s in silent])}")
-    if unread:
-        keys = [f"{plain(k, limit=40)!r}" for k in unread]
-        said.append(f"keys not understood: {_names(keys)}")
+    for what, kept in (
+        ("not understood, judged by their shape alone", True),
+        ("not understood", False),
+    ):
+        keys = [f"{plain(k, limit=40)!r}" for k in unread if (k in by_shape) == kept]
+        if keys:
+            said.append(f"keys {what}: {_names(keys)}")
     return tuple(said)
 
 
