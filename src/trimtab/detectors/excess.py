@@ -11,15 +11,18 @@ by learning. What such a number is worth is read from the run itself:
 
     z = number / max(1.4826 median |number - median|, what white noise would give)
 
-over all places, so that noise that follows itself, wanders or has heavy tails widens the bar. A
-stretch is told where z is above `SIGMAS`, it is `OVER_OTHERS` times any other stretch of that width
-(of up to `MOST_TOLD`, any but those), its height is `LEAST_SHARE` of the level, and it lies above
-what came before. Long logs are judged by the medians of `MOST` equal stretches; in hindsight.
+over all places; of a loss above 0 in logarithms as well, and the smaller z counts. Noise that
+follows itself, wanders or has heavy tails widens the bar. A stretch is told where z is above
+`SIGMAS`, here and by the spread of its neighborhood alone; where it is `OVER_OTHERS` times any
+other of that width (of up to `MOST_TOLD`, any but those), is `LEAST_SHARE` of the level high, and
+lies above what came before by half of that; and where no other alarm tells of it, nor did before it
+was found to be a note. Long logs are judged by the medians of `MOST` equal stretches; in hindsight.
 
 Blind in the first tenth, to a rise that takes more than 256 points, and in a run that swells often.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +33,7 @@ from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import sigmas
 
-__all__ = ["excess_findings"]
+__all__ = ["excess_findings", "with_excess"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -50,7 +53,11 @@ MEASURED = 0.5
 BEGIN_SHARE = 0.1
 LEAST_OF_MEAN = 0.5
 """Of the height, by which half of the rows lie above."""
+NEAR_ROWS = 16
+RISES = ("spike", "unrecovered-spike", "shift", "drift", "divergence", "too-good", "resume-jump")
+"""What tells of a stretch already: within so many rows."""
 MOST_TOLD = 3
+NEAR_WIDTHS = 12
 SIGN_SHARE = 0.25
 """Of the rows, at which a loss changes its sign. As in `risen`."""
 SOON = 64
@@ -67,6 +74,25 @@ class _Stretch:
     width: int
     height: float
     level: float
+
+
+def with_excess(record: RunRecord, told: Sequence[Finding]) -> tuple[Finding, ...]:
+    """Return the stretches that no alarm tells, nor one that was found to be a note since.
+
+    Args:
+        record: As it is judged.
+        told: Findings, those before they became notes among them.
+    """
+    spans = [
+        (f.onset_row - NEAR_ROWS, max(f.row, f.end_row or f.row) + NEAR_ROWS)
+        for f in told
+        if f.signal == "loss" and f.severity != "info" and f.kind in RISES
+    ]
+    return tuple(
+        replace(f, in_hindsight=True)
+        for f in excess_findings(record)
+        if not any(first <= (f.end_row or f.row) and f.onset_row <= last for first, last in spans)
+    )
 
 
 def excess_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -94,21 +120,31 @@ def excess_findings(record: RunRecord) -> tuple[Finding, ...]:
 
 def _stretches(y: Floats, least: float) -> list[_Stretch]:
     """Return the stretches that stand out, those that overlap a larger one left out."""
-    noise = max(difference_sigma(np.diff(y, 2), order=2), 1e-12, 1e-9 * float(np.abs(y).max()))
+    # Noise of a share of the level is even in logarithms, other noise as it stands.
+    scales = [y, np.log(y)] if float(y.min()) > 0 else [y]
+    noises = [_noise(x) for x in scales]
     over: list[_Stretch] = []
     for width in WIDTHS:
         if len(y) < STRETCHES * width:
             break
-        for first, level, height, rise, white in _heights(y, width):
-            middle = median(height)
-            spread = 1.4826 * median(np.abs(height - middle))
-            z = height / max(spread, noise * white)
-            late = (first > BEGIN_SHARE * len(y)) & (rise > 0)
+        for shapes in zip(*(_heights(x, width) for x in scales), strict=True):
+            first, level, height, rise, _ = shapes[0]
+            z = np.min(
+                [
+                    h / max(1.4826 * median(np.abs(h - median(h))), noise * white)
+                    for (_, _, h, _, white), noise in zip(shapes, noises, strict=True)
+                ],
+                axis=0,
+            )
+            late = (first > BEGIN_SHARE * len(y)) & (rise > LEAST_OF_MEAN * height)
             matters = height > np.maximum(LEAST_SHARE * np.abs(level), least)
             for k in _outstanding(np.where(late, z, 0.0), width):
                 # A row or two far out are a matter of `spike`.
                 inside = y[int(first[k]) : int(first[k]) + width]
-                if matters[k] and median(inside) - level[k] > LEAST_OF_MEAN * height[k]:
+                if not matters[k] or median(inside) - level[k] < LEAST_OF_MEAN * height[k]:
+                    continue
+                # Noise that a run grows out of is small for its later rows alone.
+                if height[k] > SIGMAS * _spread_near(height, k, width):
                     over.append(
                         _Stretch(
                             float(z[k]), int(first[k]), width, float(height[k]), float(level[k])
@@ -120,6 +156,10 @@ def _stretches(y: Floats, least: float) -> list[_Stretch]:
         if all(s.first >= o.first + 3 * o.width or s.first + 3 * s.width <= o.first for o in apart):
             apart.append(s)
     return apart[:MOST_TOLD]
+
+
+def _noise(x: Floats) -> float:
+    return max(difference_sigma(np.diff(x, 2), order=2), 1e-12, 1e-9 * float(np.abs(x).max()))
 
 
 def _heights(y: Floats, w: int) -> list[tuple[Rows, Floats, Floats, Floats, float]]:
@@ -155,6 +195,15 @@ def _outstanding(z: Floats, width: int) -> list[int]:
         if tops[num - 1] > SIGMAS and tops[num - 1] > OVER_OTHERS * tops[num]:
             return peaks[:num]
     return []
+
+
+def _spread_near(height: Floats, k: int, width: int) -> float:
+    """Return the spread of heights near a place, without those that hold a part of it."""
+    reach, apart = NEAR_WIDTHS * width, 2 * width
+    near = np.concatenate(
+        (height[max(k - reach, 0) : max(k - apart, 0)], height[k + apart : k + reach])
+    )
+    return 1.4826 * median(np.abs(near - median(near))) if len(near) else 0.0
 
 
 def _finding(record: RunRecord, rows: Rows, y: Floats, s: _Stretch) -> Finding:
@@ -199,9 +248,13 @@ def _grain(rows: Rows) -> int:
 def _edge(y: Floats, s: _Stretch) -> int:
     """Return the point near the start of a stretch that parts low points from high ones best."""
     begin, end = max(s.first - s.width, 0), min(s.first + s.width, len(y))
+    line = s.level + LEAST_OF_MEAN * s.height
     around = y[begin:end]
     places = np.arange(2, len(around) - 1)
     sums = np.cumsum(around)[places - 1]
     rest = float(around.sum()) - sums
     parted = sums**2 / places + rest**2 / (len(around) - places)
-    return begin + int(places[np.argmax(parted)])
+    # The parting may fall beside it by what noise is.
+    first = begin + int(places[np.argmax(parted)]) - 2
+    above = np.flatnonzero(y[first : first + s.width] > line)
+    return first + int(above[0]) if len(above) else first + 2

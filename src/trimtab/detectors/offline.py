@@ -10,7 +10,7 @@ from trimtab.detectors.data_sets import set_findings
 from trimtab.detectors.each_pass import as_follows, told_once
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
-from trimtab.detectors.excess import excess_findings
+from trimtab.detectors.excess import with_excess
 from trimtab.detectors.explained_rises import as_explained
 from trimtab.detectors.few_rows import few_rows_findings
 from trimtab.detectors.hardly_moved import hardly_moved_findings
@@ -76,7 +76,6 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     set_findings,
     rank_findings,
     swell_findings,
-    excess_findings,
     risen_findings,
     late_stall_findings,
     too_low_findings,
@@ -210,11 +209,15 @@ def all_findings(
         if (f.onset_row if f.end_row is None else f.end_row) <= settled
     ]
     later = [f if f.detector == "runaway" else of_stand_in(f, no_distance) for f in later]
-    found = tuple(as_stated(logged, f) for f in (*findings, *later))
+    found = told = tuple(as_stated(logged, f) for f in (*findings, *later))
     if as_explained.__name__ not in moved.off:
         found = as_troughs(record, as_explained(record, found))
     if told_once.__name__ not in moved.off:
         found = as_follows(told_once(record, found))
+    if with_excess.__name__ not in moved.off:
+        more = with_excess(record, (*told, *found))
+        more = as_explained(record, (*found, *more))[len(found) :]
+        found = (*found, *(of_stand_in(f, no_distance) for f in more if f.row <= settled))
     if with_climbs.__name__ not in moved.off and is_distance(record) and not no_distance:
         climbs = with_climbs(record, found)
         found = tuple(
