@@ -400,6 +400,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 "{f.nonfinite_first} not finite although the row before was as usual, and the log"
                 " names {f.rank_apart}",
             ),
+            EvidenceRule(
+                "rank-apart",
+                e.sign("rank-apart"),
+                3.0,
+                "one rank leaves the others, so what differs is on its side",
+            ),
             # NaN of one process, or of all, is as well one of the data or of the code.
             EvidenceRule(
                 "no-rank",
