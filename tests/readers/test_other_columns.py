@@ -85,3 +85,11 @@ def test_counters_clocks_and_held_values_are_not_kept(tmp_path: Path) -> None:
     assert record.keys["other/zorgl"] == "zorgl"
     assert "zorgl" in record.unread
     assert found.verdict == "healthy"
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".log"])
+def test_time_beside_data_time_is_that_of_a_step(tmp_path: Path, suffix: str) -> None:
+    time, data = _noisy(0.4, 5), _noisy(0.01, 6)
+    record = _analyzed(tmp_path / f"a{suffix}", time=time, data_time=data).runs[0].record
+    assert record.keys["step_time_s"] == "time"
+    assert np.allclose(record.columns["step_time_s"].logged(), time, rtol=1e-4)

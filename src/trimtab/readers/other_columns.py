@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 
 from trimtab.record import Column
 
-__all__ = ["MAX_OTHERS", "MEMORY", "MOVES", "OTHER", "may_be_measured", "others_of"]
+__all__ = ["MAX_OTHERS", "MEMORY", "MOVES", "OTHER", "TIME_BESIDE", "may_be_measured", "others_of"]
 
 OTHER = "other/"
 """Before the key, in the name of a column."""
 MAX_OTHERS = 24
+TIME_BESIDE = {"time": True, "data time": False}
+"""Keys that say beside each other which is the time of a step: so mmengine and detectron2 write."""
 LEAST_VALUES, LEAST_SHARE = 48, 0.5
 """Numbers, and of the rows."""
 MOVES, MOST_UP = 0.1, 0.98

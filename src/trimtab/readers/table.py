@@ -34,7 +34,7 @@ from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
-from trimtab.readers.other_columns import MAX_OTHERS, may_be_measured, others_of
+from trimtab.readers.other_columns import MAX_OTHERS, TIME_BESIDE, may_be_measured, others_of
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
     GAN_PAIR,
@@ -659,6 +659,9 @@ class LogTable:
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
+        by_word = {normalise(k): k for k in columns}
+        if "step_time_s" not in found and TIME_BESIDE.keys() <= by_word.keys():
+            found["step_time_s"] = [by_word[k] for k, is_step in TIME_BESIDE.items() if is_step]
         if "lr" not in found:
             rates = [
                 k

@@ -28,7 +28,7 @@ from trimtab.readers.freetext.keys import (
     written_as_rate,
 )
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
-from trimtab.readers.other_columns import MAX_OTHERS, OTHER, may_be_measured
+from trimtab.readers.other_columns import MAX_OTHERS, OTHER, TIME_BESIDE, may_be_measured
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
 from trimtab.said_by_words import is_length
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
@@ -280,6 +280,7 @@ class _LineParse:
         self._take_score()
         self._take_layers()
         self._take_settings()
+        self._take_time()
         self._take_others()
         return tuple(self.result)
 
@@ -324,6 +325,12 @@ class _LineParse:
         if any(f.kind == "signal" for f in self.result):
             for key in [k for k in self.unread if may_state_setting(k)]:
                 self._add(Field("signal", key, STATED_SETTING, self.unread.pop(key), 1.0, 9))
+
+    def _take_time(self) -> None:
+        """Read `time` beside `data time` as that of a step."""
+        if TIME_BESIDE.keys() <= self.unread.keys():
+            for key in (k for k, is_step in TIME_BESIDE.items() if is_step):
+                self._add(Field("signal", key, "step_time_s", self.unread.pop(key), 1.0, 4))
 
     def _take_others(self) -> None:
         """Read keys beside a loss that nobody knows as numbers of their own."""
