@@ -659,9 +659,10 @@ class LogTable:
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
-        by_word = {normalise(k): k for k in columns}
+        by_word = {normalise(k): k for k in self._cells}
         if "step_time_s" not in found and TIME_BESIDE.keys() <= by_word.keys():
-            found["step_time_s"] = [by_word[k] for k, is_step in TIME_BESIDE.items() if is_step]
+            timed = [by_word[k] for k, is_step in TIME_BESIDE.items() if is_step]
+            found |= {"step_time_s": timed} if set(timed) <= columns.keys() else {}
         if "lr" not in found:
             rates = [
                 k
