@@ -17,7 +17,7 @@ __all__ = ["MAX_OTHERS", "MEMORY", "MOVES", "OTHER", "TIME_BESIDE", "may_be_meas
 
 OTHER = "other/"
 """Before the key, in the name of a column."""
-MAX_OTHERS = 24
+MAX_OTHERS = 16
 TIME_BESIDE = {"time": True, "data time": False}
 """Keys that say beside each other which is the time of a step: so mmengine and detectron2 write."""
 LEAST_VALUES, LEAST_SHARE = 48, 0.5
