@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 from trimtab.masking import masked, masked_text
+from trimtab.vocabulary import OTHER
 
 __all__ = [
     "action_values",
@@ -150,8 +151,12 @@ def sigmas(z: float, *, sign: str = "") -> str:
 
 
 def signal_label(name: str) -> str:
-    """Return the name of a signal in words: `grad_norm` -> `grad norm`."""
-    return plain(name).replace("_", " ")
+    """Return the name of a signal in words: `grad_norm` -> `grad norm`.
+
+    A number that nobody knows is called as the log calls it: `other/ram_gb` -> `ram_gb`.
+    """
+    own = name.removeprefix(OTHER)
+    return plain(own) if own != name else plain(name).replace("_", " ")
 
 
 def values_text(values: object) -> str:

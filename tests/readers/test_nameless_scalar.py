@@ -9,7 +9,7 @@ from trimtab import analyze
 from trimtab.errors import ReadError
 
 
-def _write(path: Path, values: np.ndarray) -> Path:  # type: ignore[type-arg]
+def _write(path: Path, values: np.ndarray) -> Path:
     lines = ["Wall time,Step,Value"]
     lines += [f"{1.7e9 + i},{10 * i},{v:.5f}" for i, v in enumerate(values)]
     path.write_text("\n".join(lines) + "\n")

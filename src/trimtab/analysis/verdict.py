@@ -24,13 +24,12 @@ from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.detectors.reward_flat import gained
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
-from trimtab.readers.other_columns import OTHER
 from trimtab.readers.rank_values import is_of_rank
 from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
 from trimtab.signals.robust import median
 from trimtab.text import number, plain, signal_label
-from trimtab.vocabulary import SIGNAL_BY_NAME, canonical
+from trimtab.vocabulary import OTHER, SIGNAL_BY_NAME, canonical
 
 __all__ = ["FAIL_ON", "Ending", "RestsOn", "RunJudgement", "judgement_of"]
 

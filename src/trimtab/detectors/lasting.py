@@ -28,10 +28,11 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.stated_changes import states_a_change
 from trimtab.detectors.two_sides import TwoSides
-from trimtab.readers.other_columns import MOVES, OTHER
+from trimtab.readers.other_columns import MOVES
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import plain, signal_label
+from trimtab.vocabulary import OTHER
 
 __all__ = ["LASTING", "lasting_findings"]
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
-from trimtab.readers.other_columns import MEMORY, OTHER
+from trimtab.readers.other_columns import MEMORY
 from trimtab.record import RunRecord
 from trimtab.text import plain
+from trimtab.vocabulary import OTHER
 
 __all__ = ["other_signal_findings"]
 

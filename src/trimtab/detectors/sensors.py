@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
-from trimtab.readers.other_columns import OTHER
 from trimtab.readers.rank_values import is_of_rank
 from trimtab.record import RunRecord
+from trimtab.vocabulary import OTHER
 
 __all__ = ["sensor_findings", "share_missing"]
 

@@ -12,11 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.record import Column
+from trimtab.vocabulary import OTHER
 
-__all__ = ["MAX_OTHERS", "MEMORY", "MOVES", "OTHER", "TIME_BESIDE", "may_be_measured", "others_of"]
+__all__ = ["MAX_OTHERS", "MEMORY", "MOVES", "TIME_BESIDE", "may_be_measured", "others_of"]
 
-OTHER = "other/"
-"""Before the key, in the name of a column."""
 MAX_OTHERS = 16
 TIME_BESIDE = {"time": True, "data time": False}
 """Keys that say beside each other which is the time of a step: so mmengine and detectron2 write."""

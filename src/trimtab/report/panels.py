@@ -290,7 +290,9 @@ def _named(account: RunAccount) -> Iterator[Spec]:
         if name not in known and name in account.record.columns:
             signal = SIGNAL_BY_NAME.get(name)
             scale = "linear" if signal is None else signal.scale
-            yield Spec(name=name, title=plain(capital(signal_label(name)), limit=60), scale=scale)
+            label = signal_label(name)
+            title = label if label in name else capital(label)
+            yield Spec(name=name, title=plain(title, limit=60), scale=scale)
 
 
 def _unit(name: str, *, language: bool) -> str:

@@ -21,7 +21,7 @@ from trimtab.readers.freetext.runs import part_runs
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.numbers import counted, shown
-from trimtab.readers.other_columns import OTHER, others_of
+from trimtab.readers.other_columns import others_of
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
     name_entropy,
@@ -36,7 +36,7 @@ from trimtab.readers.stated_settings import STAGE, STATED_SETTING, settings_in
 from trimtab.readers.tags import OF_A_TOTAL, held_out_merit, parts_of, terms_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
-from trimtab.vocabulary import alias_place
+from trimtab.vocabulary import OTHER, alias_place
 
 if TYPE_CHECKING:
     from trimtab.readers.freetext.key_values import Field
