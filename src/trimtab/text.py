@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import TypeGuard
 
 from trimtab.masking import masked, masked_text
-from trimtab.vocabulary import OTHER
 
 __all__ = [
+    "OTHER",
     "action_values",
     "action_words",
     "finite_json",
@@ -22,6 +22,9 @@ __all__ = [
     "visible",
     "words",
 ]
+
+OTHER = "other/"
+"""Before the key, in the name of a column whose key nobody knows."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
 _INVISIBLE = re.compile(r"[\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]")

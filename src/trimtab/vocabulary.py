@@ -15,7 +15,6 @@ from trimtab.domain_words import DOMAIN_WORDS
 from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS, join_held_out, said_by_words
 
 __all__ = [
-    "OTHER",
     "SIGNALS",
     "SIGNAL_BY_NAME",
     "Severity",
@@ -659,9 +658,6 @@ SIGNALS: tuple[Signal, ...] = (
         for w in DOMAIN_WORDS
     ),
 )
-
-OTHER = "other/"
-"""Before the key, in the name of a column that no signal is."""
 
 SIGNAL_BY_NAME: Mapping[str, Signal] = {s.name: s for s in SIGNALS}
 

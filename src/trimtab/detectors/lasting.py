@@ -31,8 +31,7 @@ from trimtab.detectors.two_sides import TwoSides
 from trimtab.readers.other_columns import MOVES
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
-from trimtab.text import plain, signal_label
-from trimtab.vocabulary import OTHER
+from trimtab.text import OTHER, plain, signal_label
 
 __all__ = ["LASTING", "lasting_findings"]
 

@@ -17,8 +17,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.readers.other_columns import MEMORY
 from trimtab.record import RunRecord
-from trimtab.text import plain
-from trimtab.vocabulary import OTHER
+from trimtab.text import OTHER, plain
 
 __all__ = ["other_signal_findings"]
 

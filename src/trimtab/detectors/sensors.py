@@ -14,7 +14,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.readers.rank_values import is_of_rank
 from trimtab.record import RunRecord
-from trimtab.vocabulary import OTHER
+from trimtab.text import OTHER
 
 __all__ = ["sensor_findings", "share_missing"]
 

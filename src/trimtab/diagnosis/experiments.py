@@ -202,6 +202,28 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         kinds=frozenset({"frozen-signal"}),
     ),
     Experiment(
+        id="metric-by-hand",
+        text=(
+            "compute the number by hand on one batch of the onset: a usual value means that what"
+            " computes it in the run broke"
+        ),
+        cost="one step",
+        otherwise="no number, either",
+        predicts={"metric-broken": "a usual value"},
+        kinds=frozenset({"signal-abnormal"}),
+    ),
+    Experiment(
+        id="heap",
+        text=(
+            "take a snapshot of the heap at two steps some hundred apart and compare: what has"
+            " grown between them is what is kept"
+        ),
+        cost="minutes",
+        otherwise="nothing has grown",
+        predicts={"memory-kept": "something has grown with the steps"},
+        kinds=frozenset({"signal-abnormal"}),
+    ),
+    Experiment(
         id="step-times",
         text=(
             "time data loading, computation and collectives apart on every rank for 20 steps: all"

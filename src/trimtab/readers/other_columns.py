@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.record import Column
-from trimtab.vocabulary import OTHER
+from trimtab.text import OTHER
 
 __all__ = ["MAX_OTHERS", "MEMORY", "MOVES", "TIME_BESIDE", "may_be_measured", "others_of"]
 
