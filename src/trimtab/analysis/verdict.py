@@ -28,8 +28,8 @@ from trimtab.readers.rank_values import is_of_rank
 from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
 from trimtab.signals.robust import median
-from trimtab.text import number, plain, signal_label
-from trimtab.vocabulary import OTHER, SIGNAL_BY_NAME, canonical
+from trimtab.text import OTHER, number, plain, signal_label
+from trimtab.vocabulary import SIGNAL_BY_NAME, canonical
 
 __all__ = ["FAIL_ON", "Ending", "RestsOn", "RunJudgement", "judgement_of"]
 

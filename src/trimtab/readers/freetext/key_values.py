@@ -31,7 +31,8 @@ from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.other_columns import MAX_OTHERS, TIME_BESIDE, may_be_measured
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
 from trimtab.said_by_words import is_length
-from trimtab.vocabulary import OTHER, canonical, may_count, normalise, unit_scale
+from trimtab.text import OTHER
+from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
 
 __all__ = [
     "BAR",

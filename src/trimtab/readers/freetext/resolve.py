@@ -36,7 +36,8 @@ from trimtab.readers.stated_settings import STAGE, STATED_SETTING, settings_in
 from trimtab.readers.tags import OF_A_TOTAL, held_out_merit, parts_of, terms_of
 from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
-from trimtab.vocabulary import OTHER, alias_place
+from trimtab.text import OTHER
+from trimtab.vocabulary import alias_place
 
 if TYPE_CHECKING:
     from trimtab.readers.freetext.key_values import Field
