@@ -144,3 +144,18 @@ def test_long_logs_and_values_that_are_no_number_are_judged_too() -> None:
     assert len(_told(loss=1 + _noise(21, 0.02, num=num), grad_norm=norm)) == 1
     norm[::5] = 0.0
     assert not _told(grad_norm=norm)
+
+
+def test_what_moves_as_a_score_nobody_knows_gains_has_been_learned() -> None:
+    entropy = 1.2 * np.exp(_noise(22, 0.05))
+    entropy[AT:] *= 0.4
+    score = 10 * np.exp(_noise(23, 0.05))
+    assert _told(loss=_loss(24), policy_entropy=entropy, other__episode_score=score)
+    score[AT:] *= 4
+    assert not _told(loss=_loss(24), policy_entropy=entropy, other__episode_score=score)
+
+
+def test_a_run_that_finds_its_way_may_move() -> None:
+    norm = np.exp(_noise(25, 0.2))
+    norm[:30] *= 8
+    assert not _told(loss=_loss(26), grad_norm=norm)

@@ -27,5 +27,5 @@ def test_one_that_falls_is_taken_for_a_loss_and_a_note_says_so(tmp_path: Path) -
 
 def test_one_that_rises_may_be_anything(tmp_path: Path) -> None:
     path = _write(tmp_path / "a.csv", np.linspace(0.1, 0.9, 200))
-    with pytest.raises(ReadError, match="run-NAME-tag-TAG.csv"):
+    with pytest.raises(ReadError, match=r"run-NAME-tag-TAG\.csv"):
         analyze(path)

@@ -42,21 +42,36 @@ def _noisy(level: float, seed: int = 1) -> Floats:
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".log"])
-def test_one_that_moves_at_once_for_good_is_told_by_its_key(tmp_path: Path, suffix: str) -> None:
-    sound = _noisy(3.0)
-    assert _analyzed(tmp_path / f"a{suffix}", zorgl=sound).verdict == "healthy"
-    sound[250:] /= 2
-    found = _analyzed(tmp_path / f"b{suffix}", zorgl=sound)
-    assert found.verdict == "incident"
-    (one,) = (i.incident for i in found.incidents if i.severity == "warning")
-    assert "zorgl" in one.findings[0].text
-    assert abs(one.onset - 250) <= 2
+@pytest.mark.parametrize(
+    ("key", "factor", "told"),
+    [
+        ("zorgl_error", 2.0, "warning"),
+        ("zorgl_error", 0.5, "info"),
+        ("n_modes", 0.4, "warning"),
+        ("gpu_temp", 1.6, "info"),
+    ],
+)
+def test_one_that_moves_at_once_for_good_is_told_by_its_key(
+    tmp_path: Path, suffix: str, key: str, factor: float, told: str
+) -> None:
+    values = _noisy(3.0)
+    assert _analyzed(tmp_path / f"a{suffix}", **{key: values}).verdict == "healthy"
+    values[250:] *= factor
+    found = _analyzed(tmp_path / f"b{suffix}", **{key: values})
+    assert found.verdict == ("incident" if told == "warning" else "healthy")
+    texts = [(i.severity, i.incident.onset, i.incident.findings[0].text) for i in found.incidents]
+    if told == "warning":
+        ((severity, onset, text),) = texts
+        assert severity == told
+        assert key.replace("_", " ") in text.replace("_", " ")
+        assert abs(onset - 250) <= 2
 
 
-@pytest.mark.parametrize("missing", [None, float("nan")], ids=["null", "nan"])
-def test_one_that_stops_being_a_number_is_told(tmp_path: Path, missing: float | None) -> None:
+def test_one_that_stops_being_a_number_is_told_and_one_that_ends_is_a_note(tmp_path: Path) -> None:
     values = _noisy(0.1).astype(object)
-    values[200:] = missing
+    values[200:] = None
+    assert _analyzed(tmp_path / "a.jsonl", ece_proxy=values).verdict == "healthy"
+    values[200:] = float("nan")
     found = _analyzed(tmp_path / "a.jsonl", ece_proxy=values)
     assert found.verdict == "incident"
     assert found.incidents[0].causes[0].cause == "metric-broken"
@@ -64,12 +79,14 @@ def test_one_that_stops_being_a_number_is_told(tmp_path: Path, missing: float | 
 
 
 def test_memory_that_grows_is_told_and_memory_that_settles_is_not(tmp_path: Path) -> None:
+    stairs = 20 + np.asarray(6.0 * (T >= 150)) + 6.0 * (T >= 250)
     noise = 0.1 * np.random.default_rng(2).normal(size=N)
     grows = 30 + 0.1 * np.maximum(T - 100, 0) + noise
     found = _analyzed(tmp_path / "a.csv", cpu_ram_gb=grows)
     assert found.incidents[0].causes[0].cause == "memory-kept"
     settles = 30 + 20 * (1 - np.exp(-T / 40)) + noise
     assert _analyzed(tmp_path / "b.csv", cpu_ram_gb=settles).verdict == "healthy"
+    assert _analyzed(tmp_path / "c.csv", cpu_ram_gb=stairs + noise).verdict == "healthy"
 
 
 def test_counters_clocks_and_held_values_are_not_kept(tmp_path: Path) -> None:

@@ -40,7 +40,9 @@ from trimtab.detectors.judge import DETECTORS, Judge, JudgeState, rows_of
 from trimtab.detectors.offline import HINDSIGHT, LOSS_SHAPES
 from trimtab.detectors.swells import swell_findings
 from trimtab.incidents import latest_tellings
+from trimtab.readers.rank_values import is_of_rank
 from trimtab.record import Attempt, Column, RunRecord
+from trimtab.text import OTHER
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["FaultPower", "SelfTest", "SelfTester"]
@@ -592,7 +594,12 @@ def _excerpt(
     changed: tuple[NDArray[np.intp], NDArray[np.float64]],
 ) -> RunRecord:
     """Return rows of one attempt as a record of their own, one signal changed in some of them."""
-    columns = {n: Column(c.values[span], c.present[span]) for n, c in record.columns.items()}
+    columns = {
+        n: Column(c.values[span], c.present[span])
+        for n, c in record.columns.items()
+        # Nothing is changed in them, and the rules on them cost their number each time.
+        if not (is_of_rank(n) or n.startswith(OTHER))
+    }
     hit, bad = changed
     inside = (hit >= span.start) & (hit < span.stop)
     values = columns[signal].values.copy()

@@ -4,7 +4,7 @@ Rules on single rows, on edges and on blocks each see one shape. Here a stretch 
 is compared with the rows beside it, whatever the way up or down:
 
     bump = mean of w rows - mean of the two stretches of w rows, half of w before and behind it
-    step = rise of w rows over the w before, less `DAMP` times the fall from the w before those
+    step = rise of w rows over the w before, less `DAMP` times that from the w before those
 
 A curve that falls and flattens lies below its chords and falls less and less, so neither is above 0
 by learning. What such a number is worth is read from the run itself:
@@ -178,8 +178,8 @@ def _heights(y: Floats, w: int) -> list[tuple[Rows, Floats, Floats, Floats, floa
     at = np.arange(2 * w, len(y) - w + 1)
     before = mean(at - w, w)
     rise = mean(at, w) - before
-    fall = np.minimum(before - mean(at - 2 * w, w), 0.0)
-    step = (at, before, rise - DAMP * fall, rise, float(np.sqrt(2.5 / w)))
+    trend = before - mean(at - 2 * w, w)
+    step = (at, before, rise - DAMP * trend, rise, float(np.sqrt(2.5 / w)))
     return [bump, step]
 
 

@@ -3,12 +3,12 @@
 **Still**: an evaluation of weights that train gives another number each time, if only in its last
 digits. A loss that repeats itself digit for digit, to the end, `STILL` times and four times longer
 than ever before in the run, is of other weights: a copy that is never brought up to date, a result
-that is read again, a model that no longer trains. One of 0 is none, nor one of fewer than `DIGITS`
+that is read again, a model that no longer trains. Nor where the logged rate is next to 0. One of 0 is none, nor one of fewer than `DIGITS`
 printed units; scores of a small set repeat themselves.
 
-**At its worst**: a score that stays below `LOWEST` of all there is, or an error above the rest of
-it, in each of `AT_WORST` evaluations, while the training loss comes down to `LEARNED` of its start:
-what is scored is not what is trained.
+**At its worst**: an error, a share, above `1 - LOWEST` in each of `AT_WORST` evaluations, while the
+training loss comes down to `LEARNED` of its start: what is scored is not what is trained. A score
+near 0 may be that of a hard task.
 
 Attempt by attempt; in hindsight.
 """
@@ -27,13 +27,16 @@ __all__ = ["held_out_still_findings"]
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
-SCORES = ("eval_score", "eval_error")
 STILL = 5
 AGAIN = 4
 """Times the longest repetition before: trackers fill gaps with the last value. As in `frozen`."""
 DIGITS = 50.0
 """Printed units that a value comes to at least: 0.1 in steps of 0.1 is rounding."""
 MOST_DIGITS = 8
+NOTHING = 1e-6
+"""Of the highest rate. As in `rate_ended`."""
+MOST_FILLED, MOVED = 2, 5.0
+"""Longest repetition before; and printed units that evaluations moved by until then."""
 AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.2
 MOST_ERROR = 1.5
 """Of an error that is a share; others have no worst. All bars are ours."""
@@ -42,7 +45,7 @@ MOST_ERROR = 1.5
 def held_out_still_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return held-out signals that stand still to the end of an attempt, or always at the worst."""
     found: list[Finding] = []
-    for name in ("val_loss", *SCORES):
+    for name in ("val_loss", "eval_error"):
         column = record.columns.get(name)
         if column is None or "loss" not in record.columns:
             continue
@@ -50,7 +53,7 @@ def held_out_still_findings(record: RunRecord) -> tuple[Finding, ...]:
             span = record.rows_of(index)
             rows = column.finite_rows(span)
             y = column.values[rows]
-            if name in SCORES:
+            if name == "eval_error":
                 found += _at_worst(record, name, rows, y, span)
             elif len(rows) >= STILL:
                 found += _still(record, rows, y)
@@ -62,7 +65,14 @@ def _still(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
     lengths = np.diff(np.append(edges, len(y)))
     first, last = int(edges[-1]), float(y[-1])
     before = int(lengths[:-1].max()) if len(edges) > 1 else 1
-    if lengths[-1] < max(STILL, AGAIN * before) or last == 0:
+    # Values that stand in each row until the next are no evaluations, and cannot be counted.
+    if lengths[-1] < max(STILL, AGAIN * before) or last == 0 or before > MOST_FILLED:
+        return []
+    # A run that has converged moves by less than it prints.
+    moves = np.abs(np.diff(y[max(first - STILL, 0) : first + 1]))
+    if len(moves) and median(moves) < MOVED * _unit(y):
+        return []
+    if _stands(record, rows[first:]):
         return []
     loss = record.columns["loss"]
     trained = loss.values[loss.finite_rows(slice(int(rows[first]), int(rows[-1]) + 1))]
@@ -90,6 +100,16 @@ def _still(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
     ]
 
 
+def _stands(record: RunRecord, rows: Rows) -> bool:
+    """Whether the rate is next to 0 over some rows: then weights stand still, and are told so."""
+    rate = record.columns.get("lr")
+    if rate is None:
+        return False
+    values = rate.values[rate.finite_rows(slice(int(rows[0]), int(rows[-1]) + 1))]
+    highest = rate.values[rate.finite_rows(slice(0, record.num_rows))]
+    return bool(len(values) and median(values) <= NOTHING * float(highest.max()))
+
+
 def _unit(y: Floats) -> float:
     """Return what the last printed digit is worth."""
     for digits in range(MOST_DIGITS):
@@ -101,10 +121,7 @@ def _unit(y: Floats) -> float:
 def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) -> list[Finding]:
     if len(rows) < AT_WORST:
         return []
-    if name == "eval_error":
-        pinned = bool(y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR)
-    else:
-        pinned = bool(y.min() >= 0 and y.max() <= LOWEST)
+    pinned = bool(y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR)
     loss = record.columns["loss"]
     trained = loss.values[loss.finite_rows(span)]
     if not pinned or len(trained) < AT_WORST or not trained.min() > 0:
@@ -122,12 +139,12 @@ def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) 
             row=int(rows[AT_WORST - 1]),
             onset_row=int(rows[0]),
             value=median(y),
-            expected=0.0 if name == "eval_error" else 1.0,
+            expected=0.0,
             score=12.0,
-            direction="up" if name == "eval_error" else "down",
+            direction="up",
             closed=False,
             text=(
-                f"{signal_label(name)} is never better than {y.min() if name == 'eval_error' else y.max():.4g}"
+                f"{signal_label(name)} is never better than {y.min():.4g}"
                 f" in {len(y)} evaluations, while the training loss falls from {start:.4g} to"
                 f" {end:.4g}: what is scored is not what is trained (in hindsight)"
             ),

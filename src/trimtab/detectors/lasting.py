@@ -13,8 +13,9 @@ m = 16 to 256 rows, a change is told that
 * is `OVER_OTHERS` times any other change in the attempt, up or down.
 
 Not told where the log states a reason within `NEAR` rows (a rate, a setting, a batch, a stage), of
-a gradient that shrinks as the loss drops with it, nor of a policy whose reward gains. Long logs are
-judged by the medians of `MOST` equal stretches. In hindsight; blind in the first and last 16 rows.
+what moves as the loss drops, or a reward or score gains, at once. A number that nobody knows is a
+note, unless a word of its key says that it is worse for it. Long logs are judged by the medians of
+`MOST` equal stretches. In hindsight; blind in the first tenth and the last 16 rows.
 """
 
 import math
@@ -49,6 +50,9 @@ ABOVE_0 = 0.9
 MEASURED = 0.5
 """Of the rows, that differ from the one before: settings, scales and counters are held."""
 NEAR = 4
+BEGIN_SHARE = 0.1
+"""Of the rows, in which a run finds its way."""
+SCORES = ("reward", "eval_score", "accuracy", "token_accuracy")
 EDGE, OVER_ERRORS = 16, 3.0
 """Rows on each side, and errors of medians, in which a loss drops or a reward gains at once."""
 """All bars are ours; see `benchmarks/origins/lasting.toml` for the logs that suggested them."""
@@ -62,8 +66,6 @@ class Lasting:
     up: float = math.inf
     down: float = math.inf
     """How many times smaller."""
-    of_policy: bool = False
-    """What a policy that learns may do at once: told where its reward gains nothing by it."""
 
 
 _SIGN = "signal-abnormal"
@@ -75,11 +77,11 @@ LASTING = {
     "update_norm": Lasting(kind=_SIGN, up=2.5),
     "update_ratio": Lasting(kind=_SIGN, up=2.5),
     "activation_norm": Lasting(kind=_SIGN, up=2.5),
-    "policy_kl": Lasting(kind="policy-collapse", up=3.0, of_policy=True),
-    "update_kl": Lasting(kind="policy-collapse", up=3.0, of_policy=True),
-    "policy_entropy": Lasting(kind="policy-collapse", up=2.0, down=1.6, of_policy=True),
-    "value_loss": Lasting(kind="policy-collapse", up=4.0, of_policy=True),
-    "completion_length": Lasting(kind="policy-collapse", up=1.8, down=1.8, of_policy=True),
+    "policy_kl": Lasting(kind="policy-collapse", up=3.0),
+    "update_kl": Lasting(kind="policy-collapse", up=3.0),
+    "policy_entropy": Lasting(kind="policy-collapse", up=2.0, down=1.6),
+    "value_loss": Lasting(kind="policy-collapse", up=4.0),
+    "completion_length": Lasting(kind="policy-collapse", up=1.8, down=1.8),
     "advantage_std": Lasting(kind=_SIGN, up=3.0, down=3.0),
     "rollout_mismatch": Lasting(kind="policy-collapse", up=3.0),
     "router_entropy": Lasting(kind=_SIGN, down=1.25),
@@ -99,7 +101,7 @@ LASTING = {
 """By signal; a name that ends in a stroke is that of parts. Factors are ours."""
 
 
-_BETTER_DOWN = frozenset(
+_WORSE_UP = frozenset(
     [
         "error",
         "err",
@@ -115,8 +117,17 @@ _BETTER_DOWN = frozenset(
         "mse",
         "mae",
         "rmse",
-        "distance",
-        "ms",
+        "overflow",
+        "overflows",
+        "skipped",
+        "dropped",
+        "nan",
+        "nans",
+        "violations",
+        "retries",
+        "timeouts",
+        "failures",
+        "failed",
     ]
 )
 _BETTER_UP = frozenset(
@@ -126,6 +137,7 @@ _BETTER_UP = frozenset(
         "score",
         "reward",
         "return",
+        "returns",
         "auc",
         "f1",
         "map",
@@ -137,13 +149,27 @@ _BETTER_UP = frozenset(
         "psnr",
         "ssim",
         "success",
-        "throughput",
-        "fps",
-        "mfu",
-        "tflops",
+        "ok",
+        "match",
+        "align",
     ]
 )
-"""Words of a number that nobody knows, of which more, or less, is better."""
+_WORSE_DOWN = _BETTER_UP | frozenset(
+    [
+        "std",
+        "var",
+        "variance",
+        "diversity",
+        "modes",
+        "entropy",
+        "coverage",
+        "usage",
+        "used",
+        "active",
+    ]
+)
+"""Words of a number that nobody knows, by which a rise, or a fall, is worse. Any other is a note:
+memory, temperatures, queues and shares of the data move by design."""
 
 
 def lasting_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -171,10 +197,9 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
     size = -(-len(rows) // MOST)
     num = len(rows) // size
     logs = np.log(np.median(column.values[rows[: num * size]].reshape(num, size), axis=1))
-    least_up, least_down = _leasts(name, what)
     changes = [
         (score, at, m, factor, up)
-        for up, least in ((True, least_up), (False, least_down))
+        for up, least in ((True, what.up), (False, what.down))
         if math.isfinite(least)
         for score, at, m, factor in _changes(logs if up else -logs, math.log(least))
     ]
@@ -182,7 +207,9 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
         return []
     score, at, m, factor, up = max(changes)
     row = int(rows[_first(logs if up else -logs, at, m) * size])
-    if states_a_change(record, row, NEAR + size) or _is_learned(record, name, what, row, up=up):
+    if at < BEGIN_SHARE * num or states_a_change(record, row, NEAR + size):
+        return []
+    if not name.startswith("loss/") and what.kind != "slowdown" and _is_learned(record, name, row):
         return []
     before = math.exp(float(np.mean(logs[at - m : at])))
     after = before * factor if up else before / factor
@@ -193,7 +220,7 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
             detector="lasting",
             kind=what.kind,
             signal=name,
-            severity="warning",
+            severity="warning" if _is_worse(name, up=up) else "info",
             row=int(rows[min(at + m, num - 1) * size]),
             onset_row=row,
             value=after,
@@ -209,15 +236,16 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
     ]
 
 
-def _leasts(name: str, what: Lasting) -> tuple[float, float]:
-    """Return from which factors on a rise and a fall are told; what is better by name is none."""
+def _is_worse(name: str, *, up: bool) -> bool:
+    """Whether a signal is worse for a rise or a fall that is told; of what nobody knows by words."""
     if not name.startswith(OTHER):
-        return what.up, what.down
-    words = set(re.split(r"[^a-z0-9]+", name.removeprefix(OTHER).lower()))
-    return (
-        math.inf if words & _BETTER_UP else what.up,
-        math.inf if words & _BETTER_DOWN else what.down,
-    )
+        return True
+    words = _words(name)
+    return bool(words & (_WORSE_UP if up else _WORSE_DOWN))
+
+
+def _words(name: str) -> set[str]:
+    return set(re.split(r"[^a-z0-9]+", name.removeprefix(OTHER).lower()))
 
 
 def _changes(logs: Floats, least: float) -> list[tuple[float, int, int, float]]:
@@ -266,14 +294,17 @@ def _first(logs: Floats, at: int, m: int) -> int:
     return at - m + int(places[np.argmax(parted)])
 
 
-def _is_learned(record: RunRecord, name: str, what: Lasting, row: int, *, up: bool) -> bool:
-    """Whether a gradient shrinks as the loss drops, or a policy's reward gains, more than before."""
-    if what.of_policy:
-        sign, signal = 1.0, "reward"
-    elif name.startswith("grad_norm") and not up:
-        sign, signal = -1.0, "loss"
-    else:
-        return False
+def _is_learned(record: RunRecord, name: str, row: int) -> bool:
+    """Whether the loss drops, or a reward or score gains, at a row by more than before it."""
+    if _gains(record, "loss", row, sign=-1.0):
+        return True
+    scores = (n for n in record.columns if n in SCORES or (n.startswith(OTHER) and n != name))
+    return any(
+        _gains(record, n, row, sign=1.0) for n in scores if n in SCORES or _words(n) & _BETTER_UP
+    )
+
+
+def _gains(record: RunRecord, signal: str, row: int, *, sign: float) -> bool:
     column = record.columns.get(signal)
     if column is None:
         return False

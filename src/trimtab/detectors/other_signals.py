@@ -5,8 +5,9 @@ Inf, null or nothing in all rows from some row on, for `LEAST_AFTER` rows and a 
 it broke, or what computes it did, and nobody is told by the loss.
 
 **Memory**: a key that says so, of which the medians of `PARTS` equal stretches rise each over the
-one before (but for `SLACK`), by `GROWN` in all and by a quarter of that in the last half: it does
-not settle, and ends in the middle of a night.
+one before (but for `SLACK`), by `GROWN` in all and by a quarter of that in the last half: it goes
+on at `PACE` of its mean pace in each of the last stretches, and ends in the middle of a night. Not told
+where the log states a change as it grows.
 
 Whether such a number moves at once and for good is asked by `lasting`. In hindsight.
 """
@@ -15,6 +16,7 @@ import numpy as np
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.stated_changes import OF_PACE, states_a_change
 from trimtab.readers.other_columns import MEMORY
 from trimtab.record import RunRecord
 from trimtab.text import OTHER, plain
@@ -22,7 +24,7 @@ from trimtab.text import OTHER, plain
 __all__ = ["other_signal_findings"]
 
 LEAST_BEFORE, LEAST_AFTER, AFTER_SHARE = 100, 16, 0.1
-PARTS, SLACK, GROWN, LATE = 8, 1, 1.3, 0.25
+PARTS, SLACK, GROWN, LATE, PACE = 8, 1, 1.3, 0.25, 0.6
 """All bars are ours."""
 
 
@@ -53,13 +55,14 @@ def _stopped(record: RunRecord, name: str, index: int) -> Finding | None:
         return None
     key, last = plain(record.keys.get(name, name), limit=60), float(column.values[rows[num - 1]])
     written = column.present[rows[num:]].any()
+    # What is not written any more may have ended by design; NaN is what somebody computed.
     how = "NaN or Inf" if written else "no number"
     return finding_at(
         record,
         detector="other-stopped",
         kind="signal-abnormal",
         signal=name,
-        severity="warning",
+        severity="warning" if written else "info",
         row=int(rows[min(num + LEAST_AFTER, len(rows)) - 1]),
         onset_row=int(rows[num]),
         value=float("nan"),
@@ -85,9 +88,11 @@ def _grows(record: RunRecord, name: str, index: int) -> Finding | None:
     late = float(y[-1] - y[PARTS // 2 - 1])
     if not y[0] > 0 or y[-1] < GROWN * y[0] or int((np.diff(y) > 0).sum()) < PARTS - 1 - SLACK:
         return None
-    if late < LATE * grown or y[-1] <= y[-2]:
+    if late < LATE * grown or (np.diff(y[-4:]) < PACE * grown / (PARTS - 1)).any():
         return None
     begun = int(np.argmax(y > y[0] + 0.05 * grown)) * size
+    if states_a_change(record, int(rows[len(rows) // 2]), len(rows) // 2, of=OF_PACE):
+        return None
     return finding_at(
         record,
         detector="memory-grows",

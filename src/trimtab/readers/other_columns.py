@@ -23,7 +23,9 @@ LEAST_VALUES, LEAST_SHARE = 48, 0.5
 """Numbers, and of the rows."""
 MOVES, MOST_UP = 0.1, 0.98
 """Of the values, that differ from the one before; and that rise, as those of a counter. Ours."""
-MEMORY = re.compile(r"(?:^|[^a-z])(?:mem|memory|ram|rss|vram)(?:[^a-z]|$)")
+MEMORY = re.compile(
+    r"(?:^|[^a-z])(?:mem|memory|ram|rss|vram)(?:[^a-z]|$)(?!.*(?:resv|reserved|pct|percent|cache|replay))"
+)
 """Words of memory in use, which may only rise."""
 _NEVER = re.compile(
     r"(?:^|[^a-z])(?:id|idx|index|seed|rank|pid|port|eta|elapsed|remaining|time|timestamp|date|hour"
