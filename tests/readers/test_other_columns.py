@@ -45,8 +45,8 @@ def _noisy(level: float, seed: int = 1) -> Floats:
 @pytest.mark.parametrize(
     ("key", "factor", "told"),
     [
-        ("zorgl_error", 2.0, "warning"),
-        ("zorgl_error", 0.5, "info"),
+        ("calib_err", 2.0, "warning"),
+        ("calib_err", 0.5, "info"),
         ("n_modes", 0.4, "warning"),
         ("gpu_temp", 1.6, "info"),
     ],
