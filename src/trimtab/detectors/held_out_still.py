@@ -3,7 +3,7 @@
 **Still**: an evaluation of weights that train gives another number each time, if only in its last
 digits. A loss that repeats itself digit for digit, to the end, `STILL` times and four times longer
 than ever before in the run, is of other weights: a copy that is never brought up to date, a result
-that is read again, a model that no longer trains. Nor where the logged rate is next to 0. One of 0 is none, nor one of fewer than `DIGITS`
+that is read again, a model that no longer trains. Nor where the logged rate is next to 0. One that has come to a tenth of the first is none, nor one of fewer than `DIGITS`
 printed units; scores of a small set repeat themselves.
 
 **At its worst**: an error, a share, above `1 - LOWEST` in each of `AT_WORST` evaluations, while the
@@ -33,6 +33,8 @@ AGAIN = 4
 DIGITS = 50.0
 """Printed units that a value comes to at least: 0.1 in steps of 0.1 is rounding."""
 MOST_DIGITS = 8
+SOLVED = 0.1
+"""Of the first evaluation: below that nothing is left to move."""
 NOTHING = 1e-6
 """Of the highest rate. As in `rate_ended`."""
 MOST_FILLED, MOVED = 2, 5.0
@@ -67,6 +69,8 @@ def _still(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
     before = int(lengths[:-1].max()) if len(edges) > 1 else 1
     # Values that stand in each row until the next are no evaluations, and cannot be counted.
     if lengths[-1] < max(STILL, AGAIN * before) or last == 0 or before > MOST_FILLED:
+        return []
+    if 0 < last < SOLVED * float(y[0]):
         return []
     # A run that has converged moves by less than it prints.
     moves = np.abs(np.diff(y[max(first - STILL, 0) : first + 1]))
