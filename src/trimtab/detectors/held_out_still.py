@@ -3,8 +3,10 @@
 **Still**: an evaluation of weights that train gives another number each time, if only in its last
 digits. A loss that repeats itself digit for digit, to the end, `STILL` times and four times longer
 than ever before in the run, is of other weights: a copy that is never brought up to date, a result
-that is read again, a model that no longer trains. Nor where the logged rate is next to 0. One that has come to a tenth of the first is none, nor one of fewer than `DIGITS`
-printed units; scores of a small set repeat themselves.
+that is read again, a model that no longer trains. None is 0, or a loss that has come to a tenth of
+its first; one that had moved by less than `MOVED` printed units, or has fewer than `DIGITS` of them;
+one beside a logged rate next to 0; and one that trackers fill in from row to row. Scores of a small
+set repeat themselves.
 
 **At its worst**: an error, a share, above `1 - LOWEST` in each of `AT_WORST` evaluations, while the
 training loss comes down to `LEARNED` of its start: what is scored is not what is trained. A score
