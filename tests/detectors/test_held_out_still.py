@@ -69,7 +69,7 @@ def test_a_user_reads_that_the_evaluation_is_of_other_weights(
 def test_a_run_that_has_converged_prints_the_same_again() -> None:
     val = np.round(1.87 + 0.5 * np.exp(-T / 5), 2)
     assert not _told(loss=_loss(), val_loss=val)
-    solved = np.asarray(np.round(np.maximum(2.3 * np.exp(-T / 8), 0.0412), 4))
+    solved: Floats = np.maximum(2.3 * np.exp(-T / 8), 0.0412).round(4)
     assert not _told(loss=_loss(), val_loss=solved)
     gaps = np.concatenate([np.full(3, 1.31), np.full(6, 1.22), np.full(N - 9, 1.13)])
     assert not _told(loss=_loss(), val_loss=gaps)
