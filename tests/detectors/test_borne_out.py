@@ -55,6 +55,14 @@ def test_a_shift_that_later_rows_contradict_is_a_note(seed: int) -> None:
     assert "do not bear it out" in false.text
 
 
+def test_a_rise_by_a_fifth_that_stands_to_the_end_of_a_short_log_is_told() -> None:
+    t = np.arange(600.0)
+    noise = 0.22 * np.random.default_rng(3).normal(size=600)
+    loss = 2.4 + 2 * np.exp(-t / 40) + noise + 0.5 * np.clip((t - 325) / 100, 0, 1)
+    found = as_borne_out(run(loss), judge_record(run(loss)))
+    assert any(f.kind == "shift" and f.severity != "info" for f in found)
+
+
 def test_a_shift_with_too_few_rows_after_it_stays() -> None:
     loss = wandering(100)
     claim = shift(loss, 3000)

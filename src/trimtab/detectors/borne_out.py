@@ -8,7 +8,9 @@ in units of what the level of this run does between two neighboring stretches of
     step[k] = median of stretch k+1 - median of stretch k, over the whole attempt
     z       = (after - before - median step) / (1.4826 MAD(step))
 
-A shift that stays below `BORNE_OUT_SIGMA` at each length that can be judged asked nobody to act.
+A shift that stays below `BORNE_OUT_SIGMA` at each length that can be judged asked nobody to act,
+unless it stands: by `STANDS_OUT` of the level, and to the end no block of 16 rows, four of them at
+least, comes down to half of it. Few stretches, the descent among them, make `z` small.
 A climb in the first rows of a run is held against the noise of the rows after it, as
 `rough_start` holds it against that of the first ones. Blind where fewer than eight stretches are
 there. Only shifts: a divergence and a drift are told from many blocks already. A rise within the
@@ -35,6 +37,8 @@ STRETCHES = (64, 256)
 """Rows that are compared; a shift holds for one block of 16 rows at least, mostly for more."""
 LEAST_STRETCHES = 8
 BORNE_OUT_SIGMA = 3.0
+STANDS_OUT, BLOCK_ROWS, LEAST_BLOCKS = 0.1, 16, 4
+"""Ours."""
 NOISE_ROWS = 128
 """After a rough start, of which the noise is taken. Ours."""
 STANDS_ROWS = 128
@@ -110,8 +114,20 @@ def _holds(record: RunRecord, f: Finding) -> bool:
     rows = record.columns["loss"].finite_rows(record.rows_of(int(record.attempt[f.onset_row])))
     values = record.columns["loss"].values[rows]
     at = int(np.searchsorted(rows, f.onset_row))
+    if f.direction == "up" and _stands_to_the_end(values[at:], f):
+        return True
     judged = [z for n in STRETCHES if (z := _z(values, at, n, up=f.direction == "up")) is not None]
     return not judged or max(judged) > BORNE_OUT_SIGMA
+
+
+def _stands_to_the_end(later: NDArray[np.float64], f: Finding) -> bool:
+    """Whether all that follows lies high above the level before a shift."""
+    rise = f.value - f.expected
+    num = len(later) // BLOCK_ROWS
+    if num < LEAST_BLOCKS or rise < STANDS_OUT * abs(f.expected):
+        return False
+    blocks = np.median(later[len(later) - num * BLOCK_ROWS :].reshape(num, BLOCK_ROWS), axis=1)
+    return bool(blocks.min() > f.expected + rise / 2)
 
 
 def _is_rough(record: RunRecord, f: Finding) -> bool:
