@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.two_sides import best_parting
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import sigmas
@@ -250,11 +251,7 @@ def _edge(y: Floats, s: _Stretch) -> int:
     begin, end = max(s.first - s.width, 0), min(s.first + s.width, len(y))
     line = s.level + LEAST_OF_MEAN * s.height
     around = y[begin:end]
-    places = np.arange(2, len(around) - 1)
-    sums = np.cumsum(around)[places - 1]
-    rest = float(around.sum()) - sums
-    parted = sums**2 / places + rest**2 / (len(around) - places)
     # The parting may fall beside it by what noise is.
-    first = begin + int(places[np.argmax(parted)]) - 2
+    first = begin + best_parting(around, np.arange(2, len(around) - 1)) - 2
     above = np.flatnonzero(y[first : first + s.width] > line)
     return first + int(above[0]) if len(above) else first + 2

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.stated_changes import states_a_change
-from trimtab.detectors.two_sides import TwoSides
+from trimtab.detectors.two_sides import TwoSides, best_parting
 from trimtab.readers.other_columns import MOVES
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
@@ -287,11 +287,7 @@ def _largest_elsewhere(rise: Floats, m: int) -> Floats:
 def _first(logs: Floats, at: int, m: int) -> int:
     """Return the row near a change that parts the rows around it best into two levels."""
     around, edge = logs[at - m : at + m], max(2, m // 8)
-    places = np.arange(m - edge, m + edge + 1)
-    sums = np.cumsum(around)[places - 1]
-    rest = float(around.sum()) - sums
-    parted = sums**2 / places + rest**2 / (2 * m - places)
-    return at - m + int(places[np.argmax(parted)])
+    return at - m + best_parting(around, np.arange(m - edge, m + edge + 1))
 
 
 def _is_learned(record: RunRecord, name: str, row: int) -> bool:

@@ -216,7 +216,8 @@ def all_findings(
         found = as_follows(told_once(record, found))
     if with_excess.__name__ not in moved.off:
         more = with_excess(record, (*told, *found))
-        more = as_explained(record, (*found, *more))[len(found) :]
+        if more and as_explained.__name__ not in moved.off:
+            more = as_explained(record, (*found, *more))[len(found) :]
         found = (*found, *(of_stand_in(f, no_distance) for f in more if f.row <= settled))
     if with_climbs.__name__ not in moved.off and is_distance(record) and not no_distance:
         climbs = with_climbs(record, found)

@@ -14,10 +14,22 @@ JASA 105 (2010).
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["TwoSides"]
+__all__ = ["TwoSides", "best_parting"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
+
+
+def best_parting(y: Floats, places: Rows) -> int:
+    """Return the place, of some, that parts a series best into two levels, by least squares.
+
+    Args:
+        y: float64 [n], finite.
+        places: int [n_places], from 1 to n - 1.
+    """
+    sums = np.cumsum(y)[places - 1]
+    rest = float(y.sum()) - sums
+    return int(places[np.argmax(sums**2 / places + rest**2 / (len(y) - places))])
 
 
 class TwoSides:

@@ -659,10 +659,8 @@ class LogTable:
                 self.notes.append(
                     f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
                 )
-        by_word = {normalise(k): k for k in self._cells}
-        if "step_time_s" not in found and TIME_BESIDE.keys() <= by_word.keys():
-            timed = [by_word[k] for k, is_step in TIME_BESIDE.items() if is_step]
-            found |= {"step_time_s": timed} if set(timed) <= columns.keys() else {}
+        if "step_time_s" not in found:
+            found |= self._time_beside(columns)
         if "lr" not in found:
             rates = [
                 k
@@ -703,11 +701,11 @@ class LogTable:
                 column = self._emptied(best, column, columns)
             if column.present.any():
                 signals[name], keys[name] = column, best
-            others = [k for k in candidates if k != best]
+            others = (k for k in candidates if k != best)
             ranks = ranks_of_keys(others) if name in COMPARED else {}
             for rank, key in ranks.items():
-                of_rank = f"rank {rank}/{name}"
-                signals[of_rank], keys[of_rank] = self._scaled(key, name, columns[key]), key
+                keys[f"rank {rank}/{name}"] = key
+                signals[f"rank {rank}/{name}"] = self._scaled(key, name, columns[key])
             self._note_others(name, best, [k for k in candidates if k not in ranks.values()])
         self._take_settings(columns, signals, keys)
         name_latent(signals, keys)
@@ -722,6 +720,14 @@ class LogTable:
             for of_layer, key in layers_of(norms).items():
                 signals[of_layer], keys[of_layer] = columns[key], key
         return signals, keys
+
+    def _time_beside(self, columns: Mapping[str, Column]) -> dict[str, list[str]]:
+        """Return the key of the time of a step, where another beside it says which it is."""
+        by_word = {normalise(k): k for k in self._cells}
+        if not TIME_BESIDE.keys() <= by_word.keys():
+            return {}
+        timed = [by_word[k] for k, is_step in TIME_BESIDE.items() if is_step]
+        return {"step_time_s": timed} if set(timed) <= columns.keys() else {}
 
     def _take_settings(
         self, columns: Mapping[str, Column], signals: dict[str, Column], keys: dict[str, str]
