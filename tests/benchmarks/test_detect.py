@@ -101,7 +101,7 @@ def test_a_high_bar_silences_and_the_settings_run_through(folder: Path) -> None:
     record = simulate_run(
         num_steps=1500, seed=3, faults=(Fault(kind="slow-spike", step=900, size=0.6),)
     )
-    off = frozenset(("swell_findings",))  # its bars are those of its own past
+    off = frozenset(("swell_findings", "with_excess"))  # their bars are those of its own past
     deaf = Sensitivity(spike=1e6, lasting=1e6, hindsight=1e6, off=off)
     assert any(c.alarms for c in predict("x", record).claims)
     assert not any(c.alarms for c in predict("x", record, sensitivity=deaf).claims)

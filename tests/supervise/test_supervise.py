@@ -452,7 +452,7 @@ def test_four_evaluations_choose_between_other_data_and_a_lower_rate(run: Run, b
     )
     done = run(
         *("--policy", str(run.root / "numeric.toml"), "+--fault", f"+bad-{blamed}@150"),
-        *("+--steps", "+600", "+--sleep", "+0.006", "+--lr", "+1e-3", "+--seed", "+1"),
+        *("+--steps", "+1500", "+--sleep", "+0.006", "+--lr", "+1e-3", "+--seed", "+1"),
     )
     assert done.returncode == 0
     (note,) = (e for e in run.events("note") if "blames" in e)
