@@ -1,12 +1,17 @@
 """Numbers that no alias knows are kept, judged by their shape, and named as not understood."""
 
 import json
+import sqlite3
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.logs.event_logs import write_event_file
+from benchmarks.logs.wandb_logs import encode_wandb_log
 from trimtab import Analysis, analyze
 
 Floats = NDArray[np.float64]
@@ -35,6 +40,75 @@ def _analyzed(path: Path, **more: Floats) -> Analysis:
         lines = ["  ".join(f"{k}: {v:.6g}" for k, v in r.items()) for r in rows]
     path.write_text("\n".join(lines) + "\n")
     return analyze(path)
+
+
+def _stored(path: Path, **more: Floats) -> Analysis:
+    """The same rows in a tracker's store; an `event` file as TensorBoard writes it."""
+    rows = _rows(**more)
+    if path.suffix == ".wandb":
+        path.write_bytes(encode_wandb_log([{**r, "_step": i} for i, r in enumerate(rows)]))
+    elif path.suffix == ".db":
+        with closing(sqlite3.connect(path)) as connection, connection:
+            connection.execute(f"CREATE TABLE {_MLFLOW}")
+            for i, r in enumerate(rows):
+                for k, v in r.items():
+                    cells = (k, v, 1_700_000_000_000 + 2000 * i, i)
+                    connection.execute("INSERT INTO metrics VALUES (?, ?, ?, 'a', ?, 0)", cells)
+    else:
+        columns = {k: np.array([r[k] for r in rows], float) for k in rows[0] if k != "step"}
+        write_event_file(path, columns, T)
+    return analyze(path)
+
+
+_MLFLOW = (
+    "metrics (key TEXT, value REAL, timestamp BIGINT, run_uuid TEXT, step BIGINT, is_nan BOOL)"
+)
+
+
+@pytest.mark.parametrize("name", ["run-a.wandb", "mlflow.db", "events.out.tfevents.1.host.1.0"])
+def test_a_trackers_store_keeps_them_too(tmp_path: Path, name: str) -> None:
+    values = _noisy(3.0)
+    (tmp_path / "a").mkdir()
+    assert _stored(tmp_path / "a" / name, calib_err=values).verdict == "healthy"
+    values[250:] *= 2.0
+    found = _stored(tmp_path / name, calib_err=values)
+    assert found.verdict == "incident"
+    assert [i.incident.onset for i in found.incidents] == [250]
+
+
+def test_of_many_in_a_store_the_first_are_kept(tmp_path: Path) -> None:
+    many = {f"calib_{chr(97 + i)}": _noisy(3.0, i) for i in range(20)}
+    record = _stored(tmp_path / "run-a.wandb", **many).runs[0].record
+    kept = [k for k in record.columns if k.startswith("other/")]
+    assert kept == [f"other/calib_{chr(97 + i)}" for i in range(16)]
+    assert set(record.unread) == {f"calib_{chr(97 + i)}" for i in range(16, 20)}
+
+
+@pytest.mark.parametrize("suffix", [".wandb", ".db", ".trackio"])
+def test_the_clock_of_a_store_shows_a_pace_that_halves(tmp_path: Path, suffix: str) -> None:
+    at = 1.7e9 + np.cumsum(np.where(T < 250, 2.0, 4.0) + 0.05 * _noisy(1.0))
+    rows = _rows()
+    path = tmp_path / f"run-a{suffix.replace('.trackio', '.db')}"
+    if suffix == ".wandb":
+        stamped = [{**r, "_step": i, "_timestamp": at[i]} for i, r in enumerate(rows)]
+        path.write_bytes(encode_wandb_log(stamped))
+    else:
+        with closing(sqlite3.connect(path)) as connection, connection:
+            shape = _MLFLOW if suffix == ".db" else _TRACKIO
+            connection.execute(f"CREATE TABLE {shape}")
+            for i, r in enumerate(rows):
+                said = datetime.fromtimestamp(at[i], tz=UTC).isoformat()
+                cells: tuple[object, ...] = ("loss", r["loss"], int(1000 * at[i]), "a", i, 0)
+                if suffix == ".trackio":
+                    cells = (i, said, "a", i, json.dumps({"loss": r["loss"]}))
+                marks = ", ".join("?" * len(cells))
+                connection.execute(f"INSERT INTO metrics VALUES ({marks})", cells)
+    found = analyze(path)
+    assert [(i.incident.kind, i.severity) for i in found.incidents] == [("slowdown", "warning")]
+    assert abs(found.incidents[0].incident.onset - 250) <= 2
+
+
+_TRACKIO = "metrics (id INTEGER PRIMARY KEY, timestamp TEXT, run_name TEXT, step INT, metrics TEXT)"
 
 
 def _noisy(level: float, seed: int = 1) -> Floats:

@@ -51,7 +51,8 @@ def write(
 def test_both_forms_of_scalars(tmp_path: Path, form: Form) -> None:
     record = read_run(write(tmp_path / NAME, end=20_001, form=form))
     assert (record.format, record.axis, record.num_loss_rows) == ("tensorboard", "step", 20_000)
-    assert record.keys == {"loss": "train/loss", "lr": "train/lr"}
+    known = {"loss": "train/loss", "lr": "train/lr"}
+    assert record.keys == known | {"other/perf/tokens": "perf/tokens"}
     assert record.step.tolist() == list(range(1, 20_001))
     written = record.columns["wall_time_s"]
     assert written.present.all()

@@ -13,7 +13,7 @@ import numpy as np
 
 from trimtab.errors import ReadError
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
-from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
+from trimtab.readers.series import TagSeries, WantedTags, record_of_series, with_clock
 from trimtab.record import RunRecord
 
 __all__ = ["is_mlflow_run", "read_mlflow_run"]
@@ -36,18 +36,21 @@ def read_mlflow_run(directory: Path) -> RunRecord:
     root = directory / "metrics"
     series: dict[str, TagSeries] = {}
     seen: list[str] = []
+    wanted = WantedTags()
     notes: list[str] = []
     for path in sorted(p for p in root.rglob("*") if p.is_file() and not p.is_symlink()):
         tag = path.relative_to(root).as_posix()
         seen.append(tag)
-        if not is_wanted_tag(tag):
+        if not wanted(tag):
             continue
         values, num_bad = _read_metric(path)
         if num_bad:
             notes.append(f"{tag}: {counted(num_bad, 'line')} that are no values left out")
         if values:
             series[tag] = _series(values)
-    return record_of_series(str(directory), _FORMAT, series, notes=notes, tags_seen=seen)
+    return record_of_series(
+        str(directory), _FORMAT, with_clock(series), notes=notes, tags_seen=seen
+    )
 
 
 def _read_metric(path: Path) -> tuple[list[tuple[float, float, float]], int]:

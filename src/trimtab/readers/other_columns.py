@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from trimtab.record import Column
 from trimtab.text import OTHER
 
-__all__ = ["MAX_OTHERS", "MEMORY", "MOVES", "TIME_BESIDE", "may_be_measured", "others_of"]
+__all__ = [
+    "MAX_OTHERS",
+    "MEMORY",
+    "MOVES",
+    "TIME_BESIDE",
+    "is_measured",
+    "may_be_measured",
+    "others_of",
+]
 
 MAX_OTHERS = 16
 TIME_BESIDE = {"time": True, "data time": False}
@@ -58,12 +66,13 @@ def others_of(
     found: dict[str, tuple[str, Column]] = {}
     for key, column in columns.items():
         here = Column(column.values[rows], column.present[rows])
-        if key not in used and _is_measured(here, key):
+        if key not in used and is_measured(here, key):
             found[OTHER + key] = key, here
     return found
 
 
-def _is_measured(column: Column, key: str) -> bool:
+def is_measured(column: Column, key: str) -> bool:
+    """Whether the numbers under a key are measured, by what they do."""
     values = column.logged()
     if len(values) < max(LEAST_VALUES, LEAST_SHARE * len(column.values)):
         # One that stops being written was there in each row before.

@@ -5,24 +5,29 @@ that a new one starts. The other series follow it; between the last loss of one 
 first of the next they are split where their own step falls.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
+from trimtab.readers.clock_columns import written_at
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.numbers import counted, shown
+from trimtab.readers.other_columns import MAX_OTHERS, is_measured, may_be_measured
 from trimtab.readers.part_losses import BROKEN_PARTS, Watched, watch_parts
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, stated_setting
 from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag, terms_of
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
+from trimtab.text import OTHER
 from trimtab.vocabulary import unit_scale
 
-__all__ = ["Start", "TagSeries", "is_wanted_tag", "record_of_series"]
+__all__ = ["WHEN", "Start", "TagSeries", "WantedTags", "record_of_series", "with_clock"]
 
+WHEN = "wall_time_s"
+"""The series that says when the losses were written; no tag of the store."""
 _MAX_REPEATED_STEPS = 0.2
 
 
@@ -44,10 +49,35 @@ class Start:
     why: str
 
 
-def is_wanted_tag(tag: str) -> bool:
-    """Whether a tag names a signal or a layer's norm, might be a loss, or may state a setting."""
+class WantedTags:
+    """Which tags of a run are kept: those that are known, and the first that may be measured."""
+
+    def __init__(self) -> None:
+        self._others: set[str] = set()
+
+    def __call__(self, tag: str) -> bool:
+        """Whether a tag names a signal, might be a loss, a setting, or one of the unknown ones."""
+        if _is_known(tag) or tag in self._others:
+            return True
+        if len(self._others) >= MAX_OTHERS or not may_be_measured(tag):
+            return False
+        self._others.add(tag)
+        return True
+
+
+def _is_known(tag: str) -> bool:
     known = signal_of_tag(tag) is not None or might_be_loss(tag) or set_of_tag(tag) is not None
     return known or may_state_setting(tag) or layer_of_tag(tag) is not None
+
+
+def with_clock(series: Mapping[str, TagSeries]) -> dict[str, TagSeries]:
+    """Return series with when the losses were written, where their order is the time of it."""
+    chosen, _ = choose_tags({t: s.value for t, s in series.items()})
+    lead = series.get(chosen.get("loss", ""))
+    at = None if lead is None else written_at(lead.order, is_local=False)
+    if lead is None or at is None:
+        return dict(series)
+    return {**series, WHEN: TagSeries(lead.order, lead.step, at)}
 
 
 def record_of_series(
@@ -100,9 +130,11 @@ def record_of_series(
         if found.broken is not None:
             column, chosen[BROKEN_PARTS] = found.broken
             signals[BROKEN_PARTS] = TagSeries(lead.order, lead.step, column.values)
+    for name, tag in _others(series, {*chosen.values(), *watched}).items():
+        chosen[name], signals[name] = tag, series[tag]
     axis: Axis = "step" if _counts(lead.step) else "row"
     builder = RecordBuilder(source, format_name, axis=axis)
-    builder.keys.update(chosen)
+    builder.keys.update({name: tag for name, tag in chosen.items() if name != WHEN})
     builder.notes.extend([*notes, *gathered, *tag_notes])
     builder.unread.update(unread or {})
     taken = {*chosen.values(), *watched}
@@ -131,6 +163,18 @@ def _parts(
         and np.array_equal(s.step, lead.step)
     }
     return watch_parts(chosen["loss"], Column(lead.value, every), parts, notes, judged=terms)
+
+
+def _others(series: Mapping[str, TagSeries], taken: Collection[str]) -> dict[str, str]:
+    """Return name -> tag of those that nobody knows and that are measured."""
+    return {
+        OTHER + tag: tag
+        for tag, s in series.items()
+        if tag not in taken
+        and not _is_known(tag)
+        and may_be_measured(tag)
+        and is_measured(Column(s.value, np.ones(len(s.value), dtype=np.bool_)), tag)
+    }
 
 
 def _gathered(series: Mapping[str, TagSeries]) -> tuple[Mapping[str, TagSeries], list[str]]:

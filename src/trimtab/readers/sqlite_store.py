@@ -12,7 +12,7 @@ One file may hold many runs; each becomes a record `FILE#RUN`.
 import json
 import sqlite3
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +24,7 @@ from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
 from trimtab.readers.jsonl import flatten, parse_object
 from trimtab.readers.numbers import BadNumberError, parse_number
-from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
+from trimtab.readers.series import TagSeries, WantedTags, record_of_series, with_clock
 from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
 
@@ -36,6 +36,7 @@ _KEY_COLUMNS = ("key", "name", "metric", "metric_name", "tag")
 _VALUE_COLUMNS = ("value", "metric_value", "double_value")
 _JSON_COLUMNS = ("metrics", "data", "payload", "values", "log")
 _STEP_COLUMNS = ("step", "global_step", "iteration", "epoch")
+_CLOCK = "timestamp"
 _TIME_COLUMNS = ("timestamp", "time", "wall_time", "created_at", "wallclock", "id")
 
 
@@ -183,10 +184,12 @@ def _read_run(database: sqlite3.Connection, shape: _Shape, run: object, path: Pa
         return _read_long(database, shape, run, source)
     table = LogTable(source, "trackio" if shape.json else "sqlite")
     if shape.json is not None:
-        columns = [c for c in (shape.step, shape.json) if c is not None]
-        for number, (step, text) in enumerate(_select(database, shape, columns, run), 1):
+        columns = [c for c in (shape.step, shape.json, shape.time) if c is not None]
+        for number, (step, text, *time) in enumerate(_select(database, shape, columns, run), 1):
             row = parse_object(text) if isinstance(text, str) else _from_bytes(text)
             table.put("_step", step, number)
+            if time:
+                table.put(_CLOCK, time[0], number)
             for key, value in flatten(row or {}):
                 table.put(key, value, number)
             table.end_row()
@@ -217,12 +220,13 @@ def _read_long(database: sqlite3.Connection, shape: _Shape, run: object, source:
     columns = [n for n in names if n is not None]
     values: dict[str, list[tuple[float, float, float]]] = {}
     seen: Counter[str] = Counter()
+    wanted = WantedTags()
     for place, (key, value, step, time, is_nan) in enumerate(
         _select(database, shape, columns, run)
     ):
         tag = str(key)
         seen[tag] += 1
-        if not is_wanted_tag(tag):
+        if not wanted(tag):
             continue
         number = np.nan if nan and is_nan else _number(value)
         at = _number(step)
@@ -230,11 +234,10 @@ def _read_long(database: sqlite3.Connection, shape: _Shape, run: object, source:
             when = _number(time) if isinstance(time, int | float) else None
             values.setdefault(tag, []).append((place if when is None else when, at, number))
     series = {tag: _series(rows) for tag, rows in values.items()}
-    return record_of_series(source, "mlflow", series, tags_seen=sorted(seen), unread=_unread(seen))
-
-
-def _unread(seen: Mapping[str, int]) -> dict[str, int]:
-    return {tag: num for tag, num in seen.items() if not is_wanted_tag(tag)}
+    unread = {tag: num for tag, num in seen.items() if not wanted(tag)}
+    return record_of_series(
+        source, "mlflow", with_clock(series), tags_seen=sorted(seen), unread=unread
+    )
 
 
 def _number(value: object) -> float | None:

@@ -15,7 +15,7 @@ import numpy as np
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
 from trimtab.readers.numbers import counted
-from trimtab.readers.series import Start, TagSeries, is_wanted_tag, record_of_series
+from trimtab.readers.series import WHEN, Start, TagSeries, WantedTags, record_of_series
 from trimtab.readers.tags import choose_tags, is_validation_word
 from trimtab.readers.tfevents import EventFile, EventSeries, parse_events
 from trimtab.readers.tfrecord import starts_like_tfrecord
@@ -25,7 +25,6 @@ from trimtab.record import RunRecord
 __all__ = ["TensorBoardReader", "event_files_among"]
 
 _NAME_PART = "tfevents"
-_WHEN = "wall_time_s"
 _VERSION = b"brain.Event:"
 
 
@@ -59,10 +58,11 @@ class TensorBoardReader:
         notes: list[str] = []
         files: list[_File] = []
         errors: list[ReadError] = []
+        wanted = WantedTags()
         for path in paths:
             try:
                 data, cut = read_whole(path)
-                files.append(_File(path, _parse(data, path), cut))
+                files.append(_File(path, _parse(data, path, wanted), cut))
             except ReadError as error:
                 errors.append(error)
                 notes.append(f"left out: {error}")
@@ -76,11 +76,9 @@ class TensorBoardReader:
         unread: Counter[str] = Counter()
         for file in kept:
             unread.update(file.events.other_tags)
-        record = record_of_series(
+        return record_of_series(
             source, self.name, series, starts=starts, notes=notes, tags_seen=tags, unread=unread
         )
-        logged = {name: key for name, key in record.keys.items() if name != _WHEN}
-        return replace(record, keys=logged)
 
 
 def event_files_among(entries: Iterable[Path]) -> list[Path]:
@@ -108,12 +106,12 @@ class _File:
         return None if tag is None else self.events.series[tag]
 
 
-def _parse(data: bytes, path: Path) -> EventFile:
+def _parse(data: bytes, path: Path, wanted: WantedTags) -> EventFile:
     """Return the content of a file; tags in a directory such as `eval/` get that prefix."""
     folder = path.resolve().parent.name
     if not is_validation_word(folder):
-        return parse_events(data, is_wanted_tag)
-    events = parse_events(data, lambda tag: is_wanted_tag(f"{folder}/{tag}"))
+        return parse_events(data, wanted)
+    events = parse_events(data, lambda tag: wanted(f"{folder}/{tag}"))
     return replace(events, series={f"{folder}/{t}": s for t, s in events.series.items()})
 
 
@@ -171,7 +169,7 @@ def _joined(files: Sequence[_File]) -> tuple[dict[str, TagSeries], list[Start]]:
         if (lead := file.lead()) is not None:
             place = (lead.place + base).astype(np.float64)
             written = TagSeries(place, lead.step.astype(np.float64), lead.wall_s)
-            pieces.setdefault(_WHEN, []).append(written)
+            pieces.setdefault(WHEN, []).append(written)
         if number and file.lead() is not None:
             starts.append(Start(base, f"a new event file begins: {file.path.name}"))
         for record, step in file.events.session_starts:

@@ -6,7 +6,7 @@ trainer logs a step of its own, a note says how the two are related.
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample
+from trimtab.readers.clock_columns import written_at
 from trimtab.readers.jsonl import flatten
 from trimtab.readers.leveldb_log import LogDamage, log_records
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.protobuf import BYTES, VARINT, WireError, WireField, fields, signed
-from trimtab.readers.series import TagSeries, is_wanted_tag, record_of_series
+from trimtab.readers.series import WHEN, TagSeries, WantedTags, record_of_series
 from trimtab.readers.table_axis import is_step
+from trimtab.readers.tags import choose_tags
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
@@ -35,6 +37,7 @@ TRAINER_STEPS = frozenset(
 _MIN_STEPS = 10
 _MAX_FALLS = 0.02
 """Share of rows at which the trainer's step may fall back: more often it counts something else."""
+_TIMESTAMP = "_timestamp"
 _HISTORY = 2
 _ITEM, _STEP = 1, 2
 _MAX_SCALAR_LENGTH = 40
@@ -92,6 +95,7 @@ class _History:
         self.appended = ""
         """How the trainer's step falls back, where rows are counted by it."""
         self.columns: dict[str, list[tuple[int, float]]] = {}
+        self._wanted = WantedTags()
 
     def add(self, row: list[tuple[str, object]]) -> None:
         """Add one row; values that are no numbers (captions, tables) are left out."""
@@ -122,11 +126,24 @@ class _History:
         steps = np.array(self.steps) if own is None else own
         found: dict[str, TagSeries] = {}
         for key, cells in self.columns.items():
-            if cells and is_wanted_tag(key):
+            if cells and self._wanted(key):
                 table = np.array(cells)
                 places = table[:, 0].astype(np.int64)
                 found[key] = TagSeries(table[:, 0], steps[places], table[:, 1])
-        return found
+        return found | self._clock(found)
+
+    def _clock(self, series: Mapping[str, TagSeries]) -> dict[str, TagSeries]:
+        """Return when the rows with a loss were written."""
+        chosen, _ = choose_tags({t: s.value for t, s in series.items()})
+        lead, stamps = series.get(chosen.get("loss", "")), self.columns.get(_TIMESTAMP, [])
+        if lead is None or not stamps:
+            return {}
+        at = np.full(len(self.steps), np.nan)
+        table = np.array(stamps)
+        at[table[:, 0].astype(np.int64)] = table[:, 1]
+        at = at[lead.order.astype(np.int64)]
+        written = written_at(at, is_local=False)
+        return {} if written is None else {WHEN: TagSeries(lead.order, lead.step, written)}
 
     def _trainer_steps(self) -> NDArray[np.float64] | None:
         """Return the trainer's step at each row, float64 [n_rows], where it falls back; else None.
@@ -150,7 +167,7 @@ class _History:
         return {
             key: len(cells)
             for key, cells in self.columns.items()
-            if cells and not is_wanted_tag(key) and not key.startswith("_") and not is_step(key)
+            if cells and not self._wanted(key) and not key.startswith("_") and not is_step(key)
         }
 
     def step_note(self) -> list[str]:
