@@ -129,7 +129,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "entropy|entropy/mean|mean_entropy|actor/entropy|policy/entropy|policy_entropy|"
         "train/entropy|objective/entropy|ppo/policy/entropy|policy/entropy_avg|entropy_avg|"
         "approx_entropy|train/approx_entropy|losses/entropy|entropy/all/mean|actor/entropy_loss|"
-        "entropy_loss|train/entropy_loss|losses/entropy_loss|loss/entropy_loss",
+        "entropy_loss|train/entropy_loss|losses/entropy_loss|loss/entropy_loss|"
+        "token_entropy|train/token_entropy",
     ),
     DomainWord(
         "rl",
@@ -139,7 +140,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Divergence of the policy from its reference model.",
         "kl|kl/mean|mean_kl|objective/kl|actor/kl_loss|critic/kl|policy_kl|train/kl|kl_loss|"
         "kl_divergence|ref_kl|kl_ref|kl_to_ref|kl_penalty|train/kl_penalty|"
-        "actor/reward_kl_penalty|ppo/mean_kl|rollout/kl|kl_div",
+        "actor/reward_kl_penalty|ppo/mean_kl|rollout/kl|kl_div|"
+        "reference_kl|kl_reference|actor/reference_kl",
     ),
     DomainWord(
         "vae",
@@ -233,7 +235,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "none",
         "Mean advantage.",
         "advantage|advantages|advantage_mean|advantages_mean|critic/advantages/mean|"
-        "advantage/mean|advantages/mean",
+        "advantage/mean|advantages/mean|"
+        "train/advantages/mean",
     ),
     DomainWord(
         "rl",
@@ -291,7 +294,10 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "sampling/sampling_logp_difference/mean|mismatch_kl|mismatch_kl/mean|rollout_kl|"
         "rollout_probs_diff_mean|training/rollout_probs_diff_mean|rollout_corr/kl|"
         "mismatch/mismatch_kl|actor/rollout_kl|vllm_kl|gen_kl_error|train/gen_kl_error|"
-        "train_inference_kl|kl_sample_train_v1|rollout_mismatch|mismatch_kl/all/mean",
+        "train_inference_kl|kl_sample_train_v1|rollout_mismatch|mismatch_kl/all/mean|"
+        "rollout_corr/k3_kl|train/policy_kl_error|policy_kl_error|"
+        "rollout_log_probs_abs_diff|train_rollout_logprob_abs_diff|"
+        "train/train_rollout_logprob_abs_diff",
     ),
     DomainWord(
         "rl",
@@ -301,7 +307,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Mean ratio of the trainer's probabilities to those of the inference engine.",
         "sampling/importance_sampling_ratio/mean|importance_ratio|importance_ratio/mean|"
         "rollout_is_mean|mismatch/rollout_is_mean|token_mult_prob_error|"
-        "train/token_mult_prob_error|is_ratio/mean|rollout_corr/rollout_is_mean",
+        "train/token_mult_prob_error|is_ratio/mean|rollout_corr/rollout_is_mean|"
+        "train/sampling_importance_ratio|sampling_importance_ratio",
     ),
     DomainWord(
         "preference",
@@ -375,7 +382,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "moe/load_imbalance|moe/max_load|router/max_frac_max|router/max_frac_mean|"
         "max_expert_share|load_imbalance_ratio|moe/load_max_over_mean|load_max_over_mean|"
         "moe/max_over_mean_load|max_over_mean|moe/expert_load_max|max_load_ratio|"
-        "moe/max_expert_load|batch_load_imbalance|max_fraction_expert",
+        "moe/max_expert_load|batch_load_imbalance|max_fraction_expert|"
+        "load_max|max_load|moe/load_max|router/load_max",
         spread=True,
     ),
     DomainWord(
@@ -395,7 +403,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "up",
         "Spread of the load over the experts.",
         "expert_load_std|expert_load_cv|load_cv|load_std|moe/load_cv|moe/load_std|"
-        "expert_load/cv|expert_load/std|moe/expert_load_std|router/load_cv|load_balance/cv",
+        "expert_load/cv|expert_load/std|moe/expert_load_std|router/load_cv|load_balance/cv|"
+        "tokens_per_expert_std|moe/tokens_per_expert_std",
         spread=True,
     ),
     DomainWord(
@@ -436,7 +445,9 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Entropy of the router over the experts.",
         "router_entropy|routing_entropy|moe/router_entropy|router/entropy|gate_entropy|"
         "moe/routing_entropy|router/entropy_mean|router/entropy_min|expert_entropy|"
-        "token_routing_entropy|moe/gate_entropy|load_entropy|moe/entropy",
+        "token_routing_entropy|moe/gate_entropy|load_entropy|moe/entropy|"
+        "router_logits/entropy|experts/entropy|expert/entropy|gate/entropy|"
+        "gating/entropy|gating_entropy|moe/expert_entropy",
         spread=True,
     ),
     DomainWord(
@@ -448,7 +459,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "aux_loss|load_balancing_loss|load_balance_loss|lb_loss|moe_aux_loss|moe_loss|"
         "moe/load_balancing_loss|moe/aux_loss|train/load_balancing_loss|router_aux_loss|"
         "train/LoadBalancingLoss|train/load_balance_loss|global_load_balancing_loss|"
-        "seq_load_balancing_loss|l_aux|moe/lb_loss|train/lb_loss|router/aux_loss|balance_loss",
+        "seq_load_balancing_loss|l_aux|moe/lb_loss|train/lb_loss|router/aux_loss|balance_loss|"
+        "aux/load_balance|aux/load_balancing|aux/balance",
         spread=True,
     ),
     DomainWord(
@@ -470,7 +482,10 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "dropped_tokens|token_drop_rate|drop_rate_tokens|moe/dropped_tokens|"
         "dropped_token_share|moe/token_drop_rate|tokens_dropped|router/drop_rate|"
         "dropped_fraction|moe/drop_fraction|token_dropped|capacity_drop_rate|moe/drop_rate|"
-        "overflow_tokens|moe/overflow",
+        "overflow_tokens|moe/overflow|"
+        "tokens_dropped_pct|tokens_dropped_frac|tokens_dropped_rate|dropped_frac|"
+        "router/dropped_frac|moe/dropped_frac|moe/tokens_dropped_pct|"
+        "dropped_token_frac|dropped_token_rate",
         spread=True,
     ),
     DomainWord(

@@ -30,7 +30,7 @@ HELD_OUT_SETS = _set(
     "val valid vali validation vld va eval evaluation test testing tst te dev heldout holdout unseen"
 )
 """Words for data that nothing is learned from, as `normalise` gives them."""
-LOSS_FUNCTIONS = _set("bce crossentropy deviance mae mse msle nll rmse rmsle xent")
+LOSS_FUNCTIONS = _set("bce crossentropy deviance logloss mae mse msle nll rmse rmsle xent")
 """Words for what a loss is counted with, which may be all that it is called by."""
 TRAINING_SETS = _set("train training trn tr")
 _HELD_OUT = re.compile(r"(?<![a-z])(h[eo]ld)[ _-]out(?![a-z])")
@@ -162,11 +162,11 @@ def is_length(text: str) -> bool:
 
 
 _SETTINGS = _set(
-    "alpha augment augmentation augmentations beta bits coef coeff coefficient crop curriculum cutmix "
-    "difficulty discount drop dropout droppath droprate eps epsilon forcing frames gamma horizon image img "
+    "alpha amp augment augmentation augmentations beta bits coef coeff coefficient crop curriculum cutmix "
+    "difficulty discount drop dropout droppath droprate eps epsilon forcing frames frozen gamma horizon image img "
     "jitter lam lambda ls margin mask masked masking mix mixing mixture mixup neg negatives negs noise "
-    "objective patch phase prob probability ratio res resize resolution sampling schedule smooth "
-    "smoothing stage tau temperature unfrozen unroll views weight weighting weights"
+    "objective patch phase prob probability quant quantized ratio res resize resolution sampling schedule smooth "
+    "smoothing stage swa tau temperature trainable unfrozen unroll views weight weighting weights"
 )
 _WEIGHTS = _set("coef coeff coefficient weight beta")
 _OF_NO_SETTING = HELD_OUT_SETS | _set(

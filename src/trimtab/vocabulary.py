@@ -98,29 +98,6 @@ _STEP_TIMES = (
     "sec/step",
 )
 
-_MORE_NAMES: Mapping[str, tuple[str, ...]] = {
-    "policy_entropy": _listed("token_entropy|train/token_entropy"),
-    "policy_kl": _listed("reference_kl|kl_reference|actor/reference_kl"),
-    "rollout_mismatch": _listed(
-        "rollout_corr/k3_kl|train/policy_kl_error|policy_kl_error|rollout_log_probs_abs_diff|"
-        "train_rollout_logprob_abs_diff|train/train_rollout_logprob_abs_diff"
-    ),
-    "importance_ratio": _listed("train/sampling_importance_ratio|sampling_importance_ratio"),
-    "advantage_mean": _listed("train/advantages/mean"),
-    "router_entropy": _listed(
-        "router_logits/entropy|experts/entropy|expert/entropy|gate/entropy|gating/entropy|"
-        "gating_entropy|moe/expert_entropy"
-    ),
-    "expert_load_std": _listed("tokens_per_expert_std|moe/tokens_per_expert_std"),
-    "aux_loss": _listed("aux/load_balance|aux/load_balancing|aux/balance"),
-    "dropped_tokens": _listed(
-        "tokens_dropped_pct|tokens_dropped_frac|tokens_dropped_rate|dropped_frac|"
-        "router/dropped_frac|moe/dropped_frac|moe/tokens_dropped_pct|dropped_token_frac|"
-        "dropped_token_rate"
-    ),
-}
-"""Names that single trainers give the signals of `DOMAIN_WORDS`."""
-
 SIGNALS: tuple[Signal, ...] = (
     Signal(
         name="loss",
@@ -651,7 +628,7 @@ SIGNALS: tuple[Signal, ...] = (
             unit=w.unit,
             bad=w.bad,
             doc=w.doc,
-            aliases=(*_listed(w.aliases), *_MORE_NAMES.get(w.name, ())),
+            aliases=_listed(w.aliases),
             domain=w.domain,
             spread=w.spread,
         )

@@ -36,7 +36,7 @@ NAMES = {
     "attention_entropy": ["attn/entropy", "attention/entropy"],
     "aux_loss": ["load_balancing_loss", "aux/load_balance", "moe/l_aux", "aux/lb_loss"],
     "router_z_loss": ["aux/z_loss", "z_loss_layer_1", "moe_z_loss"],
-    "expert_load_max": ["expert_load_max", "load_imbalance"],
+    "expert_load_max": ["expert_load_max", "load_imbalance", "load_max"],
     "expert_load_std": ["moe/tokens_per_expert_std", "expert_load_cv"],
     "dropped_tokens": ["tokens_dropped", "tokens_dropped_pct", "router/dropped_frac"],
 }

@@ -196,6 +196,12 @@ def test_a_parameter_of_a_layer_is_no_setting() -> None:
     assert not any(map(is_setting, ("layers.12.attn.weight", "h.3/mlp/weight", "top5 ratio")))
 
 
+def test_what_is_frozen_or_quantized_is_a_setting() -> None:
+    assert all(
+        map(is_setting, ("frozen", "quant on", "trainable params m", "swa", "frozen layers"))
+    )
+
+
 def test_of_very_many_names_of_settings_the_first_are_kept(tmp_path: Path) -> None:
     letters = [a + b for a in "abcdefgh" for b in "abcdefgh"]
     rows = [

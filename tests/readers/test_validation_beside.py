@@ -15,6 +15,8 @@ from trimtab.readers import read_run
         ("training/ce", "validation/ce", "validation/acc"),
         ("train/box_loss", "val/box_loss", "val/cls_loss"),
         ("train_mse_loss", "test_mse_loss", "test_mae"),
+        ("train_logloss", "val_logloss", "val_auc"),
+        ("loss", "val_logloss", "val_auc"),
     ],
 )
 @pytest.mark.parametrize("form", ["jsonl", "csv"])
@@ -72,3 +74,21 @@ def test_validation_by_the_name_of_its_function_is_read(
     path = tmp_path / "run.jsonl"
     path.write_text("".join(json.dumps(r) + "\n" for r in rows))
     assert read_run(path).keys["val_loss"] == held
+
+
+def test_the_evaluation_of_an_estimator_is_no_training(tmp_path: Path) -> None:
+    lines = []
+    for i in range(200):
+        lines.append(f"INFO:tensorflow:loss = {0.5 - i / 2000:.5f}, step = {i * 100} (1.2 sec)")
+        if i % 10 == 9:
+            lines.append(
+                f"INFO:tensorflow:Saving dict for global step {i * 100}: auc = 0.75{i:03}, "
+                f"global_step = {i * 100}, logloss = {0.45 + i / 1000:.5f}"
+            )
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines))
+    record = read_run(path)
+    assert record.columns["val_loss"].logged() == pytest.approx(
+        0.45 + np.arange(9, 200, 10) / 1000, abs=1e-4
+    )
+    assert record.num_loss_rows == 200

@@ -124,6 +124,8 @@ _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker"
 _HELD_OUT_KEYS = HELD_OUT_SETS | {"evaluating", "cv"}
 _HELD_OUT = _HELD_OUT_KEYS - {"va", "te"}
 """The same in prose, where words of two letters are others."""
+_OF_ESTIMATOR = "saving dict for global step"
+"""So TensorFlow's estimator begins the line of an evaluation, and no other."""
 _ANNOUNCES = re.compile(
     r"\b(?:testing|validating|evaluating|evaluation|validation|(?:eval|test|val)\w* mode"
     r"|(?:start|begin|run)\w* (?:eval|test|val)\w*)\b",
@@ -428,7 +430,7 @@ def score_place(key: str) -> int | None:
 
 def is_held_out(text: str) -> bool:
     """Whether a piece of text is about validation data."""
-    return not _HELD_OUT.isdisjoint(_words_of(text))
+    return not _HELD_OUT.isdisjoint(_words_of(text)) or _OF_ESTIMATOR in text.lower()
 
 
 def _is_held_out_key(text: str) -> bool:
