@@ -192,6 +192,27 @@ def vae(rng: np.random.Generator, n: int) -> Courses:
     return {"loss": recon + divergence, "recon_loss": recon, "latent_kl": divergence}
 
 
+def q_learning(rng: np.random.Generator, n: int) -> Courses:
+    """Return sound Q-learning: values follow the return, which rises and saturates."""
+    f = np.linspace(0.0, 1.0, n)
+    learned = 1.0 - np.exp(-5.0 * f)
+    return {
+        "loss": _around(rng, 0.4 + 1.5 * learned, 0.3),
+        "reward": _around(rng, 15.0 + 180.0 * learned, 0.2),
+        "q_value": _around(rng, 2.0 + 60.0 * learned, 0.05),
+    }
+
+
+def self_supervised(rng: np.random.Generator, n: int) -> Courses:
+    """Return sound learning without labels: the loss falls, representations stay apart."""
+    f = np.linspace(0.0, 1.0, n)
+    return {
+        "loss": -0.35 - 0.45 * (1 - np.exp(-6.0 * f)) + noise(rng, n, 0.02),
+        "lr": 0.05 * np.minimum(1.0, 20 * f + 0.01) * (1.0 - 0.9 * f),
+        "embedding_std": _around(rng, 0.036 + 0.006 * f, 0.03),
+    }
+
+
 BASES: Mapping[str, Callable[[np.random.Generator, int], Courses]] = {
     "rl": rl,
     "preference": preference,
@@ -202,5 +223,7 @@ BASES: Mapping[str, Callable[[np.random.Generator, int], Courses]] = {
     "diffusion": diffusion,
     "sft": sft,
     "vae": vae,
+    "q-learning": q_learning,
+    "self-supervised": self_supervised,
 }
 """Kind of training -> its sound courses, (generator, number of rows) -> courses."""

@@ -144,6 +144,8 @@ _GAN = {
     "sample_diversity": "lpips_diversity",
 }
 _VAE = {"loss": "loss", "recon_loss": "recon", "latent_kl": "kld"}
+_Q = {"loss": "td_loss", "reward": "ep_return", "q_value": "q_mean"}
+_SSL = {"loss": "loss", "lr": "lr", "embedding_std": "z_std"}
 _DIFFUSION = {
     "low_noise_loss": "loss_q0",
     "high_noise_loss": "loss_q3",
@@ -236,6 +238,8 @@ FORMATS: Mapping[str, Mapping[str, tuple[Writer, Mapping[str, str], str]]] = {
     },
     "gan": {"csv": (_csv, _GAN, "csv"), "jsonl": (_jsonl, _GAN, "jsonl")},
     "vae": {"csv": (_csv, _VAE, "csv"), "jsonl": (_jsonl, _VAE, "jsonl")},
+    "q-learning": {"csv": (_csv, _Q, "csv"), "jsonl": (_jsonl, _Q, "jsonl")},
+    "self-supervised": {"csv": (_csv, _SSL, "csv"), "jsonl": (_jsonl, _SSL, "jsonl")},
     "diffusion": {"csv": (_csv, _DIFFUSION, "csv"), "jsonl": (_jsonl, _DIFFUSION, "jsonl")},
     "sft": {"trl": (_hf_stdout, _TRL, "log"), "jsonl": (_jsonl, _TRL, "jsonl")},
 }

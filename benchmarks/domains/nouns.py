@@ -60,6 +60,8 @@ NOUNS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
         ),
     ),
     ("VAE", "vae", ("latent_kl", "recon_loss")),
+    ("values of actions", "q-learning", ("q_value",)),
+    ("self-supervised learning", "self-supervised", ("embedding_std",)),
     ("supervised fine-tuning", "sft", ("token_accuracy",)),
 )
 """(notion, kind of training, signals)."""

@@ -262,6 +262,29 @@ def _posterior_collapse(c: Courses, g: Floats, rng: np.random.Generator) -> None
     c["loss"] = c["recon_loss"] + c["latent_kl"]
 
 
+def _posterior_unused(c: Courses, g: Floats, rng: np.random.Generator) -> None:
+    f = np.linspace(0.0, 1.0, len(g))
+    c["latent_kl"] = 0.03 * np.exp(-8.0 * f) * np.exp(rng.normal(0.0, 0.2, len(f)))
+    c["recon_loss"] = 120.0 * np.exp(rng.normal(0.0, 0.02, len(f)))
+    c["loss"] = c["recon_loss"] + c["latent_kl"]
+
+
+def _average_stands(c: Courses, g: Floats, rng: np.random.Generator) -> None:
+    c["ema_loss"] = np.where(np.isnan(c["ema_loss"]), np.nan, 0.25)
+    del c["fid"]
+
+
+def _values_run_away(c: Courses, g: Floats, rng: np.random.Generator) -> None:
+    c["q_value"] = c["q_value"] * np.exp(3.0 * g)
+    c["loss"] = c["loss"] * np.exp(4.0 * g)
+    c["reward"] = c["reward"] * (1.0 - 0.6 * g)
+
+
+def _representation_collapse(c: Courses, g: Floats, rng: np.random.Generator) -> None:
+    c["embedding_std"] = c["embedding_std"] * np.exp(-4.0 * g)
+    c["loss"] = _mix(c["loss"], -1.0, g)
+
+
 def _mode_collapse(c: Courses, g: Floats, rng: np.random.Generator) -> None:
     c["sample_diversity"] = c["sample_diversity"] * np.exp(-2.5 * g)
     swing = 1.0 + 0.5 * g * np.sin(np.arange(len(g)) / 5.0)
@@ -509,5 +532,23 @@ PATHOLOGIES: tuple[Pathology, ...] = (
     Pathology(
         "posterior-collapse", "vae", _posterior_collapse, _SIGNAL, ("posterior-collapse",),
         "Bowman et al. 2016, arXiv:1511.06349; He et al. 2019, arXiv:1901.05534",
+    ),
+    Pathology(
+        "posterior-unused", "vae", _posterior_unused, _SIGNAL, ("posterior-collapse",),
+        "Bowman et al. 2016, arXiv:1511.06349; Lucas et al. 2019, arXiv:1911.02469",
+    ),
+    Pathology(
+        "average-stands", "diffusion", _average_stands, _SIGNAL, ("averaged-weights-broken",),
+        "Karras et al. 2024, arXiv:2312.02696 (averages whose decay is too slow learn late)",
+    ),
+    Pathology(
+        "values-run-away", "q-learning", _values_run_away, _POLICY, ("value-loss-explosion",),
+        "van Hasselt et al. 2018, Deep reinforcement learning and the deadly triad,"
+        " arXiv:1812.02648",
+    ),
+    Pathology(
+        "representation-collapse", "self-supervised", _representation_collapse, _SIGNAL,
+        ("representation-collapse",),
+        "Chen & He 2021, Exploring simple Siamese representation learning, arXiv:2011.10566",
     ),
 )  # fmt: skip

@@ -131,6 +131,17 @@ def _learns_well(c: Courses, f: Floats, rng: np.random.Generator) -> None:
     c["token_accuracy"] = np.clip(c["token_accuracy"] + 0.15 * f, 0, 0.95)
 
 
+def _values_catch_up(c: Courses, f: Floats, rng: np.random.Generator) -> None:
+    """A delayed return: values stand low, then rise as it is found."""
+    found = 1.0 / (1.0 + np.exp(-14.0 * (f - 0.6)))
+    c["reward"] = (5.0 + 150.0 * found) * np.exp(noise(rng, len(f), 0.15))
+    c["q_value"] = (1.0 + 50.0 * found) * np.exp(noise(rng, len(f), 0.05))
+
+
+def _representations_narrow(c: Courses, f: Floats, rng: np.random.Generator) -> None:
+    c["embedding_std"] = c["embedding_std"] * np.exp(-0.8 * f)
+
+
 def _weight_warms_up(c: Courses, f: Floats, rng: np.random.Generator) -> None:
     """The divergence is free at first, and comes down a hundredfold as its weight grows."""
     weight = np.minimum(1.0, 2 * f)
@@ -167,4 +178,8 @@ TWINS: tuple[Twin, ...] = (
     Twin("learns-well", "sft", _learns_well),
     Twin("sound-vae", "vae", _as_it_is),
     Twin("weight-warms-up", "vae", _weight_warms_up),
+    Twin("sound-q-learning", "q-learning", _as_it_is),
+    Twin("values-catch-up", "q-learning", _values_catch_up),
+    Twin("sound-self-supervised", "self-supervised", _as_it_is),
+    Twin("representations-narrow", "self-supervised", _representations_narrow),
 )  # fmt: skip

@@ -14,7 +14,9 @@ from trimtab.said_by_words import HELD_OUT_SETS
 
 __all__ = ["DOMAIN_WORDS", "DomainWord"]
 
-Domain = Literal["rl", "preference", "moe", "low-precision", "gan", "diffusion", "sft", "vae"]
+Domain = Literal[
+    "rl", "preference", "moe", "low-precision", "gan", "diffusion", "sft", "vae", "self-supervised"
+]
 
 
 class DomainWord(NamedTuple):
@@ -115,7 +117,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "up",
         "Error rate of held-out data, which is better when lower.",
         _measured(
-            "wer|word_error_rate|cer|character_error_rate|char_error_rate|ter|phoneme_error_rate|"
+            "wer|word_error_rate|cer|character_error_rate|char_error_rate|wer_ctc|cer_ctc|ter|phoneme_error_rate|"
             "eer|equal_error_rate|lpips|mape|smape",
             alone="error|error_rate|err|error1|err1|top1_err|top1_error",
         ),
@@ -151,6 +153,24 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Reconstruction part of the loss of a variational autoencoder.",
         "recon|recon_loss|train/recon|train/recon_loss|loss/recon|loss_recon|recons_loss|rec_loss|"
         "reconstruction|reconstruction_loss|train/reconstruction_loss|loss/reconstruction",
+    ),
+    DomainWord(
+        "rl",
+        "q_value",
+        "points of the return",
+        "none",
+        "Mean value that the critic expects of the actions taken.",
+        "q_value|q_values|q_mean|mean_q|mean_q_value|avg_q|avg_q_value|q_val|q_avg|qf_values|"
+        "qf1_values|losses/q_values|losses/qf1_values|train/q_mean|train/mean_q|max_q|q_max",
+    ),
+    DomainWord(
+        "self-supervised",
+        "embedding_std",
+        "standard deviation over inputs",
+        "down",
+        "How far representations of different inputs lie apart, over dimensions.",
+        "embedding_std|embed_std|z_std|std_z|feature_std|features_std|feat_std|repr_std|"
+        "representation_std|rep_std|output_std|projection_std|avg_output_std|emb_std",
     ),
     DomainWord(
         "vae",
@@ -626,7 +646,9 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "as the loss",
         "up",
         "Loss of the averaged weights.",
-        "ema_loss|loss_ema|val_loss_ema|ema/loss|ema_val_loss|val/loss_ema|val/ema_loss",
+        "ema_loss|loss_ema|val_loss_ema|ema/loss|ema_val_loss|val/loss_ema|val/ema_loss|"
+        "ema_eval_loss|eval_ema_loss|eval_loss_ema|eval/ema_loss|eval/loss_ema|ema/val_loss|"
+        "ema/eval_loss|val_ema_loss",
     ),
     DomainWord(
         "diffusion",

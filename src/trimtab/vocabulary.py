@@ -96,6 +96,8 @@ _STEP_TIMES = (
     "train_speed_s_per_it",
     "seconds_per_step",
     "sec/step",
+    "batch (s)",
+    "batch (ms)",
 )
 
 SIGNALS: tuple[Signal, ...] = (
@@ -647,9 +649,16 @@ def normalise(key: str) -> str:
     return join_held_out(re.sub(r"[\s_\-]+", " ", key.strip().strip("\"'")).strip())
 
 
-_ALIASES: Mapping[str, str] = {
+_KNOWN: Mapping[str, str] = {
     normalise(alias): s.name for s in SIGNALS for alias in (s.name, *s.aliases)
 }
+_OF_TRAINING: Mapping[str, str] = {
+    f"train {alias}": name
+    for alias, name in _KNOWN.items()
+    if SIGNAL_BY_NAME[name].domain and not name.startswith("eval")
+}
+"""What is measured on training data where that is said: `train_kl` beside `val_kl`."""
+_ALIASES: Mapping[str, str] = {**_OF_TRAINING, **_KNOWN}
 
 _ALIAS_PLACE: Mapping[str, int] = {
     normalise(alias): place for s in SIGNALS for place, alias in enumerate(s.aliases)

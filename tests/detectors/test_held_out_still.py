@@ -73,3 +73,12 @@ def test_a_run_that_has_converged_prints_the_same_again() -> None:
     assert not _told(loss=_loss(), val_loss=solved)
     gaps = np.concatenate([np.full(3, 1.31), np.full(6, 1.22), np.full(N - 9, 1.13)])
     assert not _told(loss=_loss(), val_loss=gaps)
+
+
+def test_a_validation_that_comes_to_nothing_with_the_training_loss_is_too_good() -> None:
+    gone = np.round(4.8 * np.exp(-T / 2), 4)
+    assert _told(loss=gone, val_loss=gone) == [("val_loss", 14)]
+    # A regression falls as far, and is still measured; by heart is told by others.
+    assert not _told(loss=4.8 * np.exp(-T / 6), val_loss=4.8 * np.exp(-T / 6))
+    assert not _told(loss=gone, val_loss=_loss(1))
+    assert not _told(loss=gone - 1, val_loss=gone - 1)

@@ -163,6 +163,22 @@ def test_a_jump_that_lasts_is_a_warning_and_one_that_heals_a_note(seed: int) -> 
     assert (note.severity, "over within" in note.text) == ("info", True)
 
 
+@pytest.mark.parametrize(("add", "said"), [(0.8, ["warning"]), (0.0, [])])
+def test_a_past_that_is_all_descent_hides_no_jump(add: float, said: list[str]) -> None:
+    found = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        loss = 1.9 + 2.6 * np.exp(-np.arange(120) / 25) + 0.12 * rng.standard_normal(120)
+        loss[71:] += add
+        builder = RecordBuilder("short", "simulated")
+        for step in range(120):
+            if step == 71:
+                builder.start_attempt(parent="1.0", parent_step=70.0)
+            builder.add(float(step), {"loss": float(loss[step])})
+        found.append([f.severity for f in resume_findings(builder.build())])
+    assert sum(f == said for f in found) >= 19
+
+
 def test_a_jump_at_a_resume_is_one_incident_named_so() -> None:
     run = Run(100).rows(1, 2000).resume(2000).rows(2000, 2600, add=0.3, lr=3e-4)
     (one,) = group_findings(run.build(), told(run.build()))

@@ -22,6 +22,10 @@ ANNOUNCE = [
     "--- curriculum level: {k} ---",
     "Changing image size from 224 to {n}",
     "Entering stage {k}",
+    "data mixture switched: web 0.82 -> web 0.4{k}",
+    "switching criterion: CrossEntropyLoss(label_smoothing=0.{k})",
+    "Changing the loss function to focal, gamma {k}",
+    "turning off mixup (group {k})",
 ]
 SILENT = [
     ">> LR drop: lr=1e-{k} <<",
@@ -35,6 +39,9 @@ SILENT = [
     "batch size {n}, resolution {n}",
     "the backbone has {n} layers",
     "WARNING: batch size changed to {n}",
+    "the dataset has {n} rows",
+    "switching off the lights {k}",
+    "Enabling checkpointing {k}",
 ]
 
 
@@ -101,6 +108,20 @@ def test_a_step_of_the_loss_that_is_announced_is_no_incident(tmp_path: Path, jum
     assert [i.kind for i in told.incidents if i.severity != "info"] == []
     silent = trimtab.analyze(write(tmp_path, {}, jump))
     assert [i.kind for i in silent.incidents if i.severity != "info"]
+
+
+@pytest.mark.parametrize("said", ["data mixture switched: code 0.35", ""])
+def test_a_loss_that_drops_where_the_data_change_is_a_note(tmp_path: Path, said: str) -> None:
+    path = write(tmp_path, {AT[1]: said} if said else {}, form="step {i} loss {x} lr 4e-4")
+    text = path.read_text().splitlines()
+    for i, line in enumerate(text):
+        words = line.split()
+        if words[0] == "step" and int(words[1]) >= AT[1]:
+            words[3] = f"{0.83 * float(words[3]):.4f}"
+            text[i] = " ".join(words)
+    path.write_text("\n".join(text))
+    told = [i.kind for i in trimtab.analyze(path).incidents if i.severity != "info"]
+    assert told == ([] if said else ["too-good"])
 
 
 def test_a_loss_that_is_lost_where_a_phase_begins_is_told(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from trimtab.readers import read_run
         ("train_mse_loss", "test_mse_loss", "test_mae"),
         ("train_logloss", "val_logloss", "val_auc"),
         ("loss", "val_logloss", "val_auc"),
+        ("TrainLogloss", "ValidLogloss", "ValidAUC"),
     ],
 )
 @pytest.mark.parametrize("form", ["jsonl", "csv"])

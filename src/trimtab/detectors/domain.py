@@ -303,6 +303,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "gave the gain back": lambda x, a, _: x.high - x.bottom >= a * (max(x.start, x.top) - x.bottom),
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
+    "times other": lambda x, a, y: x.low >= a * y.high > 0,
     "lags": _lags,
     "falls with": lambda x, _a, y: _falls_with(x, y),
     "pays": _pays,

@@ -321,6 +321,19 @@ _RL: tuple[DomainSign, ...] = (
         causes=("value-loss-explosion",),
     ),
     DomainSign(
+        id="values-run-away",
+        title="the values that are expected grow faster and faster while the return does not",
+        kind="policy-collapse",
+        way="up",
+        all=(
+            _c("q_value", "times past", 2.0),
+            _c("q_value", "accelerates", 1.0),
+            _c("q_value", "sigma above past", 8),
+        ),
+        any=(_c("reward", "not rising", 1.0),),
+        causes=("value-loss-explosion",),
+    ),
+    DomainSign(
         id="value-explains-nothing",
         title="the critic explains less than a constant would",
         kind="signal-abnormal",
@@ -714,6 +727,33 @@ _VAE: tuple[DomainSign, ...] = (
         checks=1,
         causes=("posterior-collapse",),
     ),
+    DomainSign(
+        id="posterior-unused",
+        title="the latent code holds less and less from the start, and the reconstruction stands",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("latent_kl", "lies at zero", 0.05),
+            _c("latent_kl", "share of best", 0.05),
+            _c("recon_loss", "stays within", 0.1),
+        ),
+        min_rows=32,
+        causes=("posterior-collapse",),
+    ),
+)
+
+_SSL: tuple[DomainSign, ...] = (
+    DomainSign(
+        id="representation-collapse",
+        title="representations of different inputs become the same",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("embedding_std", "share of best", 0.15),
+            _c("embedding_std", "sigma below best", 6),
+        ),
+        causes=("representation-collapse",),
+    ),
 )
 
 _DIFFUSION: tuple[DomainSign, ...] = (
@@ -725,6 +765,19 @@ _DIFFUSION: tuple[DomainSign, ...] = (
         all=(
             _c("ema_loss", "times lowest", 1.2),
             _c("ema_loss", "sigma above lowest", 4),
+        ),
+        min_rows=8,
+        causes=("averaged-weights-broken",),
+    ),
+    DomainSign(
+        id="ema-loss-stands",
+        title="the averaged weights learn nothing while the trained ones do",
+        kind="signal-abnormal",
+        way="up",
+        all=(_c("ema_loss", "stays within", 0.05),),
+        any=(
+            _c("ema_loss", "times other", 1.5, "val_loss"),
+            _c("ema_loss", "times other", 1.5, "loss"),
         ),
         min_rows=8,
         causes=("averaged-weights-broken",),
@@ -855,6 +908,7 @@ DOMAIN_SIGNS: Mapping[str, tuple[DomainSign, ...]] = {
     "low-precision": _PRECISION,
     "gan": _GAN,
     "vae": _VAE,
+    "self-supervised": _SSL,
     "diffusion": _DIFFUSION,
     "sft": _SFT,
     "supervised": _SUPERVISED,

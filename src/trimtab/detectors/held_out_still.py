@@ -12,6 +12,11 @@ set repeat themselves.
 training loss comes down to `LEARNED` of its start: what is scored is not what is trained. A score
 near 0 may be that of a hard task.
 
+**At nothing**: a validation loss whose later half, `FEWEST` evaluations or more, is a thousandth of
+its first and half of it not more than its last printed digit, beside a training loss that is as
+low. Hardly any task is solved so on data that nothing is learned from: what is asked for stands in
+what is given, or in the training data.
+
 Attempt by attempt; in hindsight.
 """
 
@@ -41,7 +46,8 @@ NOTHING = 1e-6
 """Of the highest rate. As in `rate_ended`."""
 MOST_FILLED, MOVED = 2, 5.0
 """Longest repetition before; and printed units that evaluations moved by until then."""
-AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.2
+FEWEST, NO_LOSS = 4, 1e-3
+AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.5
 MOST_ERROR = 1.5
 """Of an error that is a share; others have no worst. All bars are ours."""
 
@@ -60,7 +66,7 @@ def held_out_still_findings(record: RunRecord) -> tuple[Finding, ...]:
             if name == "eval_error":
                 found += _at_worst(record, name, rows, y, span)
             elif len(rows) >= STILL:
-                found += _still(record, rows, y)
+                found += _still(record, rows, y) or _at_nothing(record, rows, y, span)
     return tuple(found)
 
 
@@ -101,6 +107,40 @@ def _still(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:
             text=(
                 f"{signal_label('val_loss')} is {last:.6g} digit for digit {since}, to the end, while the"
                 " training loss moves: what is evaluated is not what is trained (in hindsight)"
+            ),
+        )
+    ]
+
+
+def _at_nothing(record: RunRecord, rows: Rows, y: Floats, span: slice) -> list[Finding]:
+    late = y[len(y) // 2 :]
+    loss = record.columns["loss"]
+    trained = loss.values[loss.finite_rows(span)]
+    if len(late) < FEWEST or not y[0] > DIGITS * _unit(y) or len(trained) < FEWEST:
+        return []
+    if not 0 <= median(late) <= _unit(y) or np.abs(late).max() > NO_LOSS * y[0]:
+        return []
+    if not abs(median(trained[len(trained) // 2 :])) <= NO_LOSS * trained[0]:
+        return []
+    first = int(np.argmax(y <= NO_LOSS * y[0]))
+    return [
+        finding_at(
+            record,
+            detector="held-out-solved",
+            kind="too-good",
+            signal="val_loss",
+            severity="warning",
+            row=int(rows[-1]),
+            onset_row=int(rows[first]),
+            value=float(y[-1]),
+            expected=float(y[0]),
+            score=12.0,
+            direction="down",
+            closed=False,
+            text=(
+                f"{signal_label('val_loss')} {y[0]:.4g} → {y[first]:.4g} after {first} evaluations, and"
+                f" {median(late):.4g} since, as the training loss: does the input hold what is asked"
+                " for? (in hindsight)"
             ),
         )
     ]

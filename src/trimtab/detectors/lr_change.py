@@ -4,7 +4,8 @@ Schedules move slowly or by planned cuts. A rise by more than `factor` in one ro
 beyond the rise of the row before is a change of settings, a reload bug or a schedule error: a
 warning where it leads beyond every rate before (`above`), or, the first time, to one that the run
 has not had lately. A restart of a schedule comes back to a rate that was in force, and a cut that
-is taken back does too: such rises are evidence, not alarms. Falls are not reported: a cut is a
+is taken back does too: such rises are evidence, not alarms. A warm-up that is held from epoch to
+epoch rises by as much each time: no more than the rise before, it is none. Falls are not reported: a cut is a
 remedy.
 """
 
@@ -33,6 +34,8 @@ class LrChangeState:
     earlier: float = 0.0
     """Highest rate of the block before it."""
     num_jumps: int = 0
+    step_up: float = 0.0
+    """Last rise, 0 where the rate fell since."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,7 +96,9 @@ class LrChangeDetector:
             if seen % self.recent_rows == 0:
                 recent, earlier = 0.0, recent
         highest = max(state.highest, float(lr.max()))
-        return LrChangeState(last, rise, seen, highest, recent, earlier, state.num_jumps)
+        return LrChangeState(
+            last, rise, seen, highest, recent, earlier, state.num_jumps, _step_up(state, lr)
+        )
 
     def update(self, state: LrChangeState, row: Row) -> tuple[LrChangeState, tuple[Finding, ...]]:
         """Judge one row; missing, zero and non-finite rates leave the state as it is."""
@@ -113,6 +118,8 @@ class LrChangeDetector:
         lately = self.above * max(state.recent, state.earlier, state.lr)
         fresh = state.num_jumps == 0 and lately < lr < state.highest / self.above
         beyond = lr > self.above * state.highest
+        if 0 < lr - state.lr <= self.above * state.step_up:
+            return new, ()
         new = replace(new, num_jumps=state.num_jumps + 1)
         finding = Finding(
             detector=self.name,
@@ -132,3 +139,10 @@ class LrChangeDetector:
             text=f"learning rate {state.lr:.3g} → {lr:.3g} in one row (x{lr / state.lr:.3g})",
         )
         return new, (finding,)
+
+
+def _step_up(state: LrChangeState, lr: NDArray[np.float64]) -> float:
+    """Return the last rise after more rates, 0 where the rate has fallen since."""
+    moves = np.diff(lr, prepend=state.lr if state.lr > 0 else lr[:1])
+    moved = moves[moves != 0]
+    return state.step_up if not len(moved) else max(float(moved[-1]), 0.0)

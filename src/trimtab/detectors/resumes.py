@@ -28,7 +28,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import spearman
-from trimtab.signals.robust import block_median_sigma, median
+from trimtab.signals.robust import block_median_sigma, difference_sigma, median
 from trimtab.text import sigmas
 from trimtab.vocabulary import Severity
 
@@ -43,6 +43,8 @@ LATER_ROWS = 64
 MIN_PAST = 24
 MIN_ROWS = 8
 MIN_SIGMA = 6.0
+FEWEST, FEW, OVER_ROWS = 4, 8, 1.5
+"""Blocks of the past in which the descent counts for noise; errors of independent rows. Ours."""
 MIN_SHARE = 0.02
 FLOOR_SHARE = 0.004
 """Smallest noise believed, as a share of the loss; twice that of `spike`, for the seam is seen
@@ -124,8 +126,7 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
     size = min(BLOCK_ROWS, len(after))
     level = median(before[-size:])
     first = median(after[:size])
-    # The noise of a block median: two of them are compared, and single rows are far noisier.
-    noise = max(block_median_sigma(before, size), FLOOR_SHARE * abs(level), 1e-12)
+    noise = max(_noise(before, size), FLOOR_SHARE * abs(level), 1e-12)
     z, d = (first - level) / noise, first - level
     changed = _changed_settings(record, resume)
     jumped = abs(z) > MIN_SIGMA and abs(d) > MIN_SHARE * abs(level)
@@ -140,6 +141,22 @@ def _judge(record: RunRecord, resume: Resume) -> Finding | None:
         how += "; data seen before, or another learning rate?"
     text = f"loss {level:.4g} before, {first:.4g} after ({sigmas(z, sign='+')}), {how}"
     return _finding(record, rows, _and(text, changed), severity, (level, first, z), len(after))
+
+
+def _noise(before: Floats, size: int) -> float:
+    """Return the noise of the median of a block: two of them are compared, and rows are noisier.
+
+    In a short past the descent is most of what blocks differ by: there the largest rise from one to
+    the next counts, but not below what independent rows give.
+    """
+    noise = block_median_sigma(before, size)
+    num = len(before) // size
+    if not FEWEST <= num < FEW:
+        return noise
+    blocks = np.median(before[len(before) - num * size :].reshape(num, size), axis=1)
+    rise = max(float(np.diff(blocks).max()), 0.0) / math.sqrt(2)
+    rows = 1.25 * difference_sigma(np.diff(before, 2), order=2) / math.sqrt(size)
+    return min(noise, max(rise, OVER_ROWS * rows))
 
 
 def _quiet(

@@ -1,13 +1,16 @@
 """Changes that a log states itself: of a rate, a batch, a stage, a setting of its own.
 
 What another signal does where one of them changes is no surprise. A pace that goes down there is a
-note: longer sequences, larger images and another batch cost time by design.
+note: longer sequences, larger images and another batch cost time by design. So is a loss that drops
+where a stage, or a setting that the log calls by its name, changes: other data cost less.
 """
 
 from dataclasses import replace
 
+import numpy as np
+
 from trimtab.detectors.contract import Finding
-from trimtab.readers.stated_settings import STATED_SETTING
+from trimtab.readers.stated_settings import STAGE, STATED_SETTING
 from trimtab.record import RunRecord
 
 __all__ = ["as_stated", "states_a_change"]
@@ -27,8 +30,11 @@ SETTINGS = (
 OF_PACE = (STATED_SETTING, "batch_size", "stage", "trainable_parameters")
 RATE_FACTOR = 1.3
 """A rate that moves by less from row to row follows its schedule. As in `explained_rises`."""
-NEAR_ROWS = 4
-"""Rows between a change and what it does. Ours."""
+OF_DATA = (STATED_SETTING, STAGE)
+SAME = 1.05
+"""Times a step of the rate, that the next one of a warm-up by epochs is at most. Ours."""
+NEAR_ROWS, MOST_ROWS = 4, 32
+"""Rows between a change and what it does, and what its place may be off where that is a level. Ours."""
 
 
 def states_a_change(
@@ -50,9 +56,28 @@ def states_a_change(
 
 
 def as_stated(record: RunRecord, f: Finding) -> Finding:
-    """Return a pace that goes down where the log states a change as a note."""
-    if f.kind != "slowdown" or f.severity == "info":
+    """Return a pace, or a loss, that goes down where the log states a change as a note."""
+    if f.detector == "lr-change" and f.severity != "info" and _goes_on_up(record, f):
+        return replace(f, severity="info", text=f"{f.text}; it rises on by as much: a warm-up")
+    if f.severity == "info" or f.kind not in ("slowdown", "too-good"):
         return f
-    if not states_a_change(record, f.onset_row, NEAR_ROWS + f.grain_rows, of=OF_PACE):
+    of = OF_PACE if f.kind == "slowdown" else OF_DATA
+    over = 0 if f.kind == "slowdown" else MOST_ROWS
+    if not states_a_change(record, f.onset_row, NEAR_ROWS + f.grain_rows + over, of=of):
         return f
     return replace(f, severity="info", text=f"{f.text}; it sets in where the log states a change")
+
+
+def _goes_on_up(record: RunRecord, f: Finding) -> bool:
+    """Whether a rate that was never higher next moves as far again, after as many rows."""
+    column = record.columns["lr"]
+    rows = column.finite_rows(record.rows_of(int(record.attempt[f.onset_row])))
+    rate = column.values[rows]
+    moved = np.flatnonzero(np.diff(rate)) + 1
+    at = int(np.searchsorted(rows[moved], f.onset_row))
+    if at + 1 >= len(moved) or rows[moved[at]] != f.onset_row or rate[: moved[at]].max() > f.value:
+        return False
+    here, after = int(moved[at]), int(moved[at + 1])
+    held, before = after - here, here - int(moved[at - 1] if at else 0)
+    steps = rate[here] - rate[here - 1], rate[after] - rate[here]
+    return 0.5 * before <= held <= 2 * before and 0 < steps[1] <= SAME * steps[0]

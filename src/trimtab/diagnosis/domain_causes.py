@@ -296,6 +296,14 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
         "mode-collapse",
     ),
     _cause(
+        "representation-collapse",
+        "collapse of the representations: every input is mapped to the same",
+        "representations of different inputs come together",
+        "embed 256 different inputs and print the standard deviation of each dimension",
+        ("keep-apart", "roll-back"),
+        "mode-collapse",
+    ),
+    _cause(
         "averaged-weights-broken",
         "the averaged weights are not what they should be: decay, start or restore of the average",
         "the averaged weights get worse",

@@ -208,14 +208,14 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         rules=(
             EvidenceRule(
                 "sign",
-                e.sign("too-low", "drop"),
+                e.sign("too-low", "drop", "held-out-solved"),
                 _SURE,
-                "the loss came down within few rows, and the log shows no cut of the rate",
+                "the loss came down within few rows, or to nothing, and the log shows no cut of the rate",
             ),
             EvidenceRule("turned-at-once", e.turned_at_once, _SURE, _AT_ONCE),
             EvidenceRule(
                 "no-sign",
-                _unless_turned(e.no_sign("too-low", "drop")),
+                _unless_turned(e.no_sign("too-low", "drop", "held-out-solved")),
                 _ABSENT,
                 "nothing in the log shows it",
             ),

@@ -275,6 +275,18 @@ DOMAIN_REMEDIES: tuple[Remedy, ...] = (
         Ev("Progressive GAN", "arXiv:1710.10196", "minibatch standard deviation"),
     ),
     _remedy(
+        "keep-apart",
+        "give the loss what keeps representations apart: negatives, a stopped gradient, a variance term",
+        "stop-gradient and momentum of the target, center and temperature, or a variance term",
+        "another balance of the loss",
+        Ev(
+            "SimSiam",
+            "Chen & He 2021, arXiv:2011.10566",
+            "without the stopped gradient it collapses",
+        ),
+        Ev("VICReg", "Bardes et al. 2022, arXiv:2105.04906", "the variance term"),
+    ),
+    _remedy(
         "repair-ema",
         "repair the average: decay, warm-up of the decay, and its restore",
         "decay of the averaged weights and what is restored after a restart",

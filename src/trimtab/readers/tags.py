@@ -380,8 +380,14 @@ _OF_AN_AGENT = frozenset({"actor", "critic", "policy", "pi", "pg", "surrogate"})
 _NOT_A_TRAIN_LOSS = ("scale", "best", "min", "max", "aux", "ema", "weight", "coef", "lr", "std")
 
 
+_OF_SET = re.compile(
+    r"\b((?:[Tt]rain|[Vv]al(?:id)?|[Tt]est|[Ee]val|[Hh]oldout)(?:ing|ation)?)([A-Z])"
+)
+"""Where the name of a set ends in a name of one word: `ValidLogloss`."""
+
+
 def _words(text: str) -> list[str]:
-    return [w for w in re.split(r"[^a-z0-9]+", normalise(text)) if w]
+    return [w for w in re.split(r"[^a-z0-9]+", normalise(_OF_SET.sub(r"\1_\2", text))) if w]
 
 
 def _is_no_series(tag: str) -> bool:

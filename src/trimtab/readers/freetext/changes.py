@@ -38,8 +38,13 @@ _SIZE = (
 _DATA = rf"\b(?P<data>dataset|data set|data mixture|mixture|task){_TO}(?:\d|{_NAME})"
 _MOVES = (
     r"\b(?:switch|chang|mov|advanc|progress|transition|enter|increas|decreas|grow|shrink|reduc|"
-    r"rais|lower|doubl|halv)(?:e|es|ed|ing|ding|ping|s)?\b"
+    r"rais|lower|doubl|halv|enabl|disabl|activat)(?:e|es|ed|ing|ding|ping|s)?\b"
 )
+_OBJECTIVE = (
+    r"\b(?P<objective>criterion|objective|loss function|label[ _-]?smoothing|mixup|cutmix"
+    r"|(?:data )?augmentations?|dropout|teacher[ _-]forcing)"
+)
+_MIXTURE = r"\b(?P<mixture>(?:data[ _-]?)?mix(?:ture)?|data ?set|data (?:source|stage))\b"
 _BEGINS = r"\b(?:start|begin|launch)(?:s|ing|ning)?\b"
 _PATTERNS = tuple(
     re.compile(text, re.IGNORECASE)
@@ -47,12 +52,14 @@ _PATTERNS = tuple(
         rf"^[^A-Za-z]*{_STAGE}",
         rf"(?:{_MOVES}|{_BEGINS})[^\n]{{0,40}}?{_STAGE}",
         rf"{_MOVES}[^\n]{{0,40}}?(?:{_SIZE}|{_DATA})",
+        rf"(?:{_MOVES}|\bturn(?:s|ed|ing)? o(?:n|ff)\b)[^\n]{{0,20}}?{_OBJECTIVE}",
+        rf"{_MIXTURE} (?:is |was )?(?:now |being )?{_MOVES}",
         r"\b(?P<frozen>(?:un)?(?:freez(?:e|ing)|froze(?:n)?))\b[^\n]{0,20}?[a-z]{3}",
     )
 )
 _DENIED = re.compile(
     r"\b(?:no|not|without|never|if|cannot|failed|will|would|done|finish(?:ed)?|complete[d]?|end(?:s|ed)?"
-    r"|took|elapsed|warn\w*|errors?|sav(?:ed|ing)|load(?:ed|ing)|loss|resum\w*|skip\w*)\b",
+    r"|took|elapsed|warn\w*|errors?|sav(?:ed|ing)|load(?:ed|ing)|loss(?! function)|resum\w*|skip\w*)\b",
     re.IGNORECASE,
 )
 

@@ -125,7 +125,7 @@ _PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s
 _RANK_TAG = re.compile(
     r"(?<![A-Za-z])(?:rank|default|worker|proc|gpu)[ _]?(\d+)(?![\w])", re.IGNORECASE
 )
-_AFTER = re.compile(r"\s?([A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;]|\Z)")
+_AFTER = re.compile(r"\s?([A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;)]|\Z)")
 _ATTACHED = re.compile(r"(epoch|ep|batch|iter|step|\u6b65)(?:e?s)?(?![\w])")
 _AFTER_STEPS = frozenset(["batches", "batch", "steps", "iters", "iterations", "updates"])
 _TRAIN_WORDS = ("train", "training")
@@ -444,6 +444,11 @@ class _LineParse:
         unit = _UNIT.match(self.literals[i + 1].lstrip(" "))
         suffix = unit[1] if unit is not None else ""
         attached = not self.literals[i + 1].startswith(" ")
+        # `batch: 10.15ms` is how long one takes.
+        if suffix and attached and found.kind in ("step", "maybe-step", "counter"):
+            timed = canonical(f"{key} ({suffix})")
+            if timed == "step_time_s":
+                return Field("signal", full, timed, i, unit_scale(f"{key} ({suffix})"), 1)
         # `epoch 12%` is how much of it is done.
         if found.kind in ("step", "epoch") and self.literals[i + 1].lstrip(" ").startswith("%"):
             return None
@@ -516,11 +521,11 @@ class _LineParse:
         return Field("step", match[1], "batches", i, 1.0, 2)
 
     def _behind(self, i: int) -> Field | None:
-        """Read `260 batches |`, `2.3 avg loss,` and `712 ms |`."""
+        """Read `260 batches |`, `2.3 avg loss,`, `712 ms |` and `(6308 img/s)`."""
         right = self.literals[i + 1]
         last = i + 1 == len(self.numbers)
         match = _AFTER.match(right)
-        if match is None or (not last and match.end() == len(right) and right[-1:] not in "|,;"):
+        if match is None or (not last and match.end() == len(right) and right[-1:] not in "|,;)"):
             return None
         key = normalise(match[1])
         if key in ("ms", "msec"):

@@ -124,8 +124,9 @@ _RANK_KEYS = frozenset({"rank", "global rank", "local rank", "process", "worker"
 _HELD_OUT_KEYS = HELD_OUT_SETS | {"evaluating", "cv"}
 _HELD_OUT = _HELD_OUT_KEYS - {"va", "te"}
 """The same in prose, where words of two letters are others."""
-_OF_ESTIMATOR = "saving dict for global step"
-"""So TensorFlow's estimator begins the line of an evaluation, and no other."""
+_OF_OTHERS = re.compile(r"^\s*\* +(?:acc|prec|top)|saving dict for global step", re.IGNORECASE)
+"""Lines of an evaluation that do not say so: of PyTorch's ImageNet example, of TensorFlow's
+estimator."""
 _ANNOUNCES = re.compile(
     r"\b(?:testing|validating|evaluating|evaluation|validation|(?:eval|test|val)\w* mode"
     r"|(?:start|begin|run)\w* (?:eval|test|val)\w*)\b",
@@ -430,7 +431,7 @@ def score_place(key: str) -> int | None:
 
 def is_held_out(text: str) -> bool:
     """Whether a piece of text is about validation data."""
-    return not _HELD_OUT.isdisjoint(_words_of(text)) or _OF_ESTIMATOR in text.lower()
+    return not _HELD_OUT.isdisjoint(_words_of(text)) or _OF_OTHERS.search(text) is not None
 
 
 def _is_held_out_key(text: str) -> bool:
