@@ -105,7 +105,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
             "ndcg@20|ndcg@100|mrr|mrr@10|hit_rate|hit@10|hr@10|recall@10|recall@20|recall@1|"
             "recall@5|r@1|success_rate|win_rate|pass@1|mcc|matthews_correlation|kappa|"
             "cohen_kappa|balanced_accuracy|macc|aacc",
-            alone="map|ap|ap50|em|r2|r2_score|pearson|spearman|spearmanr|recall|precision|score|"
+            alone="map|ap|ap50|em|r2|r2_score|normalized_score|d4rl_normalized_score|pearson|spearman|spearmanr|recall|precision|score|"
             "top5|acc5|top5_acc|top1_acc|acc_top1|acc@1",
         )
         + "|metrics/recall(b)|metrics/precision(b)|recall|precision",
@@ -151,7 +151,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "nats or squared error, as logged",
         "up",
         "Reconstruction part of the loss of a variational autoencoder.",
-        "recon|recon_loss|train/recon|train/recon_loss|loss/recon|loss_recon|recons_loss|rec_loss|"
+        "recon|recon_loss|train/recon|train/recon_loss|loss/recon|loss_recon|recons_loss|rec_loss|recon_nll|rec_nll|"
         "reconstruction|reconstruction_loss|train/reconstruction_loss|loss/reconstruction",
     ),
     DomainWord(
@@ -160,7 +160,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "points of the return",
         "none",
         "Mean value that the critic expects of the actions taken.",
-        "q_value|q_values|q_mean|mean_q|mean_q_value|avg_q|avg_q_value|q_val|q_avg|qf_values|"
+        "q_value|q_values|avg_q_policy|avg_q_data|q_mean|mean_q|mean_q_value|avg_q|avg_q_value|q_val|q_avg|qf_values|"
         "qf1_values|losses/q_values|losses/qf1_values|train/q_mean|train/mean_q|max_q|q_max",
     ),
     DomainWord(
@@ -179,7 +179,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "none",
         "Divergence of the latent code from its prior; `kl` beside a reconstruction is this one.",
         "latent_kl|kld|kld_loss|train/kld|train/kld_loss|loss/kld|loss_kld|loss/kl|"
-        "loss_kl|kl_latent",
+        "loss_kl|kl_latent|kl_nats|kl_bits",
     ),
     DomainWord(
         "vae",

@@ -61,10 +61,10 @@ _OF_A_NET = _GENERATOR | _DISCRIMINATOR | {"critic", "actor", "encoder", "decode
 _ACCURACY = frozenset({"acc", "accuracy", "accs", "accuracies"})
 _METRICS = _ACCURACY | _set(
     "f iou miou map dice dsc jaccard auc auroc aupr auprc prauc precision prec recall bleu "
-    "rouge meteor cider psnr ssim mcc kappa ndcg mrr hit hits hr sensitivity specificity"
+    "rouge meteor cider psnr ssim mcc kappa ndcg mrr hit hits hr sensitivity specificity cindex concordance"
 )
 """Scores that are better when higher, and mean little without the set that they are of."""
-_AT_TOP = re.compile(r"\btop ?\d")
+_AT_TOP = re.compile(r"\btop ?\d|\bc index\b")
 _RANKING = re.compile(
     r"(?:mean |avg )?(?:precision|recall|rec|ndcg|map|mrr|hits?|hit ratio|hit rate|hr) ?@ ?(?:\d+|k)"
 )
@@ -73,7 +73,7 @@ classifiers call their accuracy."""
 _OF_SET = re.compile(rf"(?:{'|'.join(sorted(_SETS))})[ /]")
 _OF_A_METRIC = _MEAN | _set(
     "macro micro weighted balanced overall epoch score scores coefficient coef coeff index "
-    "top k at ratio binary categorical sparse multiclass"
+    "top k at ratio binary categorical sparse multiclass instance student pixel node graph c"
 )
 _OF_NO_OUTPUT = _set(
     "best max min std var loss losses error err time threshold count num lr rate step "

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from trimtab import analyze
@@ -82,3 +83,30 @@ def test_a_validation_that_comes_to_nothing_with_the_training_loss_is_too_good()
     assert not _told(loss=4.8 * np.exp(-T / 6), val_loss=4.8 * np.exp(-T / 6))
     assert not _told(loss=gone, val_loss=_loss(1))
     assert not _told(loss=gone - 1, val_loss=gone - 1)
+
+
+@pytest.mark.parametrize(
+    ("key", "level", "told"),
+    [("student_val_acc", 10.3, True), ("val/mrr", 0.07, True), ("val_psnr", 24.0, False)],
+)
+def test_a_share_that_stays_low_while_the_loss_falls_is_told(
+    tmp_path: Path, key: str, level: float, told: bool
+) -> None:
+    rng = np.random.default_rng(3)
+    score = level * (1 + 0.03 * rng.normal(size=N) + 0.1 * T / N)
+    path = tmp_path / "a.csv"
+    rows = zip(T, _loss(), score, strict=True)
+    path.write_text(
+        "\n".join([f"epoch,loss,{key}", *(f"{t:g},{x:.5f},{s:.4f}" for t, x, s in rows)])
+    )
+    assert ("evaluation-differs" in _causes(path)) is told
+    # One that is learned, and one of a model that was good before.
+    rows = zip(T, _loss(), level * (1 + T / 20), strict=True)
+    path.write_text(
+        "\n".join([f"epoch,loss,{key}", *(f"{t:g},{x:.5f},{s:.4f}" for t, x, s in rows)])
+    )
+    assert "evaluation-differs" not in _causes(path)
+
+
+def _causes(path: Path) -> list[str]:
+    return [i.causes[0].cause for i in analyze(path).incidents if i.severity != "info"]

@@ -418,6 +418,11 @@ _MOE: tuple[DomainSign, ...] = (
             _c("router_entropy", "share of best", 0.6),
             _c("router_entropy", "sigma below best", 8),
         ),
+        # A router may become sure of each token while all experts have as many.
+        unless=(
+            _c("expert_load_max", "stays within", 0.1),
+            _c("aux_loss", "stays within", 0.05),
+        ),
         causes=("router-collapse",),
     ),
     DomainSign(

@@ -11,7 +11,7 @@ behind the row that told, is compared with as many rows before it, by their last
 A curve that flattens as curves do has a half to two thirds of that pace.
 
 A norm that is `AT_ONCE` times as large from one row to the next does not grow: the alarm stays. So
-does that of `lasting`, which sees only what is there at once.
+do those of `lasting`, which sees only what is there at once, and of `norm_climbs`.
 """
 
 import math
@@ -43,7 +43,7 @@ def as_it_falls_on(f: Finding, record: RunRecord) -> Finding:
     if (
         f.severity == "info"
         or not grows
-        or f.detector == "lasting"
+        or f.detector in ("lasting", "norm-climbs")
         or _leaps(f, record)
         or not _falls_on(f, record)
     ):

@@ -9,8 +9,9 @@ one beside a logged rate next to 0; and one that trackers fill in from row to ro
 set repeat themselves.
 
 **At its worst**: an error, a share, above `1 - LOWEST` in each of `AT_WORST` evaluations, while the
-training loss comes down to `LEARNED` of its start: what is scored is not what is trained. A score
-near 0 may be that of a hard task.
+training loss comes down to `LEARNED` of its start: what is scored is not what is trained. So is a
+score, a share of at most `LOW_SCORE`, whose later half is at most `GAINED` times its first
+evaluations; one that begins higher may be of a model that was trained before.
 
 **At nothing**: a validation loss whose later half, `FEWEST` evaluations or more, is a thousandth of
 its first and half of it not more than its last printed digit, beside a training loss that is as
@@ -19,6 +20,8 @@ what is given, or in the training data.
 
 Attempt by attempt; in hindsight.
 """
+
+import re
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +50,9 @@ NOTHING = 1e-6
 MOST_FILLED, MOVED = 2, 5.0
 """Longest repetition before; and printed units that evaluations moved by until then."""
 FEWEST, NO_LOSS = 4, 1e-3
+SHARES = frozenset(("acc", "accuracy", "top", "mrr", "hit", "hits", "recall", "f", "iou", "miou"))
+"""Words of scores that are shares: other scores have units."""
+FEW_SCORES, LOW_SCORE, FIRST, GAINED = 10, 0.35, 5, 1.25
 AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.5
 MOST_ERROR = 1.5
 """Of an error that is a share; others have no worst. All bars are ours."""
@@ -55,7 +61,7 @@ MOST_ERROR = 1.5
 def held_out_still_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return held-out signals that stand still to the end of an attempt, or always at the worst."""
     found: list[Finding] = []
-    for name in ("val_loss", "eval_error"):
+    for name in ("val_loss", "eval_error", "eval_score"):
         column = record.columns.get(name)
         if column is None or "loss" not in record.columns:
             continue
@@ -63,7 +69,7 @@ def held_out_still_findings(record: RunRecord) -> tuple[Finding, ...]:
             span = record.rows_of(index)
             rows = column.finite_rows(span)
             y = column.values[rows]
-            if name == "eval_error":
+            if name != "val_loss":
                 found += _at_worst(record, name, rows, y, span)
             elif len(rows) >= STILL:
                 found += _still(record, rows, y) or _at_nothing(record, rows, y, span)
@@ -165,12 +171,19 @@ def _unit(y: Floats) -> float:
 
 
 def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) -> list[Finding]:
-    if len(rows) < AT_WORST:
+    if len(rows) < (AT_WORST if name == "eval_error" else FEW_SCORES):
         return []
-    pinned = bool(y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR)
+    if name == "eval_score":
+        if not SHARES & set(re.findall("[a-z]+", record.keys.get(name, name).lower())):
+            return []
+        share = 100.0 if y.max() > 1 else 1.0
+        low = bool(y.min() >= 0 and y.max() <= LOW_SCORE * share and y.max() > 0)
+        pinned = low and median(y[len(y) // 2 :]) <= GAINED * median(y[:FIRST])
+    else:
+        pinned = bool(y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR)
     loss = record.columns["loss"]
     trained = loss.values[loss.finite_rows(span)]
-    if not pinned or len(trained) < AT_WORST or not trained.min() > 0:
+    if not pinned or len(trained) < FEW_SCORES or not trained.min() > 0:
         return []
     start, end = median(trained[:3]), median(trained[-(len(trained) // 8 or 1) :])
     if end > LEARNED * start:
@@ -182,15 +195,16 @@ def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) 
             kind="signal-abnormal",
             signal=name,
             severity="warning",
-            row=int(rows[AT_WORST - 1]),
+            row=int(rows[min(AT_WORST, len(rows)) - 1]),
             onset_row=int(rows[0]),
             value=median(y),
             expected=0.0,
             score=12.0,
-            direction="up",
+            direction="up" if name == "eval_error" else "down",
             closed=False,
             text=(
-                f"{signal_label(name)} is never better than {y.min():.4g}"
+                f"{signal_label(name)} is never better than"
+                f" {y.min() if name == 'eval_error' else y.max():.4g}"
                 f" in {len(y)} evaluations, while the training loss falls from {start:.4g} to"
                 f" {end:.4g}: what is scored is not what is trained (in hindsight)"
             ),

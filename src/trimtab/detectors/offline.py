@@ -28,6 +28,7 @@ from trimtab.detectors.loss_shapes import (
 )
 from trimtab.detectors.lost_signals import lost_signal_findings
 from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.norm_climbs import with_norm_climbs
 from trimtab.detectors.one_level import Levelled, at_one_level
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.other_signals import other_signal_findings
@@ -219,6 +220,8 @@ def all_findings(
         if more and as_explained.__name__ not in moved.off:
             more = as_explained(record, (*found, *more))[len(found) :]
         found = (*found, *(of_stand_in(f, no_distance) for f in more if f.row <= settled))
+    if with_norm_climbs.__name__ not in moved.off:
+        found = with_norm_climbs(record, found)
     if with_climbs.__name__ not in moved.off and is_distance(record) and not no_distance:
         climbs = with_climbs(record, found)
         found = tuple(

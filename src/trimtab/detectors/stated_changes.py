@@ -50,7 +50,11 @@ def states_a_change(
         values = column.values[column.finite_rows(near)]
         if not len(values) or values.min() == values.max():
             continue
-        if name != "lr" or values.max() > RATE_FACTOR * values.min():
+        # Step by step: a schedule may come down as far over the window.
+        before, after = values[:-1], values[1:]
+        if name != "lr" or bool(
+            ((after > RATE_FACTOR * before) | (before > RATE_FACTOR * after)).any()
+        ):
             return True
     return False
 

@@ -21,6 +21,7 @@ from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.numbers import BadNumberError, parse_number
 from trimtab.readers.table import LogTable, is_known_key
+from trimtab.readers.tags import set_of_tag
 from trimtab.record import Attempt, RunRecord
 from trimtab.vocabulary import canonical, normalise
 
@@ -45,6 +46,7 @@ _LOSS_PAIR = rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\
 _BAR = re.compile(r"%\|[^|\n]{0,400}\|\s{0,20}(\d{1,12})/(\d{1,12})(?=\s{0,4}\[)")
 """The count of tqdm's bar: `10/4854 [00:15<`."""
 _MAX_BARS = 64
+_OF_EVALUATION = frozenset({"val_loss", "perplexity", "eval_score", "eval_error"})
 _MIN_RISING = 0.9
 
 
@@ -209,7 +211,7 @@ def _fill(
     for (number, row), is_training in zip(rows, trains, strict=True):
         # The Trainer prints evaluations and its last summary as dicts behind a training row.
         if merges and trained and keys and not is_training:
-            kept = [k for k in row if canonical(k) in ("val_loss", "perplexity")]
+            kept = [k for k in row if canonical(k) in _OF_EVALUATION or set_of_tag(k) is not None]
             keys += kept
             values += [row[k] for k in kept]
             continue

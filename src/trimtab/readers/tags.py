@@ -115,6 +115,7 @@ _SET_KEYS = tuple(
     for text in (
         rf"(?:{_SPLIT}[/_])?loss/{_SET}",
         rf"{_SPLIT}/{_SET}/loss",
+        rf"(?P<split>val|valid|validation|eval)_loss_{_SET}",
         rf"(?P<split>val|valid|validation|eval|dev)[_/]{_SET}_loss",
         rf"{_SET}/(?P<split>val|valid|validation|eval)_loss",
     )
@@ -582,7 +583,9 @@ def set_of_tag(tag: str) -> str | None:
         return None
     held_out, name = found["split"] or "", found["set"]
     words = [w.rstrip("0123456789") or w for w in _words(name)]
-    if not words or not _NO_SET.isdisjoint(words) or any(_VALIDATION.match(w) for w in words):
+    if not words or not _NO_SET.isdisjoint(words) or all(_VALIDATION.match(w) for w in words):
+        return None
+    if not held_out and any(_VALIDATION.match(w) for w in words):
         return None
     if all(w.isdigit() for w in words) or (canonical(name) is not None):
         return None

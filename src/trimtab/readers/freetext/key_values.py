@@ -30,7 +30,7 @@ from trimtab.readers.freetext.keys import (
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.other_columns import MAX_OTHERS, TIME_BESIDE, may_be_measured
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
-from trimtab.said_by_words import is_length
+from trimtab.said_by_words import LOSS_FUNCTIONS, is_length
 from trimtab.text import OTHER
 from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
 
@@ -279,6 +279,7 @@ class _LineParse:
         self._take_total()
         self._take_pair()
         self._take_score()
+        self._take_evaluation()
         self._take_layers()
         self._take_settings()
         self._take_time()
@@ -311,6 +312,19 @@ class _LineParse:
         score = min(scores, key=lambda k: scores[k], default=None)
         if score is not None:
             self._add(Field("signal", score, "reward", self.unread.pop(score), 1.0, 2))
+
+    def _take_evaluation(self) -> None:
+        """Read `AUC: 0.71 - logloss: 0.49`, on a line that counts nothing, as of held-out data."""
+        names = {f.name for f in self.result if f.kind == "signal"}
+        counts = any(f.kind in ("step", "maybe-step", "epoch", "lead") for f in self.result)
+        if counts or "eval_score" not in names or "val_loss" in names:
+            return
+        self.result = [
+            replace(f, name="val_loss", key=f"held-out {f.key}")
+            if f.name == "loss" and f.key in LOSS_FUNCTIONS
+            else f
+            for f in self.result
+        ]
 
     def _take_layers(self) -> None:
         """Read gradient norms by layer, two or more of them beside each other."""
