@@ -161,7 +161,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "none",
         "Mean value that the critic expects of the actions taken.",
         "q_value|q_values|avg_q_policy|avg_q_data|q_mean|mean_q|mean_q_value|avg_q|avg_q_value|q_val|q_avg|qf_values|"
-        "qf1_values|losses/q_values|losses/qf1_values|train/q_mean|train/mean_q|max_q|q_max",
+        "qf1_values|meanq|avgq|mean_q_values|losses/q_values|losses/qf1_values|train/q_mean|train/mean_q|max_q|q_max",
     ),
     DomainWord(
         "self-supervised",

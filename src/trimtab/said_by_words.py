@@ -114,6 +114,8 @@ def said_by_words(text: str) -> str | None:
     plain = named - _SETS
     if plain & _REWARD:
         return _reward(text, named)
+    if "ema" in named and named & _SETS and plain - {"ema"} <= _LOSS | LOSS_FUNCTIONS != plain:
+        return "ema_loss" if plain - {"ema"} else None
     if plain & _LOSS or (plain - _TRAIN == _L and named != _L):
         return _loss(named - _L)
     if any(lr <= plain and plain - lr <= _OF_A_NET | _TRAIN for lr in _LR):

@@ -17,6 +17,7 @@ from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS, join_held_out, s
 __all__ = [
     "SIGNALS",
     "SIGNAL_BY_NAME",
+    "TIMES",
     "Severity",
     "Signal",
     "alias_place",
@@ -81,6 +82,25 @@ _THROUGHPUT = (
         for what in _COUNTED
         for per in ("/s", "/sec", "/second", "_per_s", "_per_sec", "_per_second")
     ),
+)
+_DATA_TIMES = (
+    "data_time",
+    "data_time_s",
+    "time/data",
+    "time/data_s",
+    "data_s",
+    "data_loading_time",
+    "dataloader_time",
+    "data_wait_s",
+    "perf/data_wait_s",
+    "time/data_loading",
+    "data_load_time",
+    "time_data",
+    "data (s)",
+    "data (ms)",
+    "data_ms",
+    "data_time_ms",
+    "data time",
 )
 _STEP_TIMES = (
     "step_time_s",
@@ -275,6 +295,14 @@ SIGNALS: tuple[Signal, ...] = (
         scale="log",
         doc="Wall time of the step.",
         aliases=_STEP_TIMES,
+    ),
+    Signal(
+        name="data_time_s",
+        unit="s",
+        bad="up",
+        scale="log",
+        doc="Time of a step that waits for the next batch.",
+        aliases=_DATA_TIMES,
     ),
     Signal(
         name="wall_time_s",
@@ -638,6 +666,8 @@ SIGNALS: tuple[Signal, ...] = (
     ),
 )
 
+TIMES = ("step_time_s", "data_time_s")
+"""Signals whose keys may name a unit that is not the second."""
 SIGNAL_BY_NAME: Mapping[str, Signal] = {s.name: s for s in SIGNALS}
 
 

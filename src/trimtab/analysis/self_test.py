@@ -34,6 +34,7 @@ from trimtab.analysis.injected_faults import (
 )
 from trimtab.analysis.power_curve import SEEN_SHARE, PowerCurve
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.excess import excess_findings
 from trimtab.detectors.few_rows import FEWEST_ROWS, LASTS
 from trimtab.detectors.hindsight import hindsight_findings
 from trimtab.detectors.judge import DETECTORS, Judge, JudgeState, rows_of
@@ -514,7 +515,7 @@ class _Bench:
         part = _excerpt(self._record, slice(begin, end), fault.signal, changed)
         # No fault of the table is a shape of the whole curve, and looking for one is dear.
         more = [rule for rule in HINDSIGHT if rule not in LOSS_SHAPES] if whole else []
-        rules = [hindsight_findings, *([] if whole else [swell_findings]), *more]
+        rules = [hindsight_findings, excess_findings, *([] if whole else [swell_findings]), *more]
         # Their rows count from the start of the excerpt.
         moved = [_moved(f, begin) for rule in rules for f in rule(part)]
         row = int(at[first])

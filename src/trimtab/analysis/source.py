@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.assemble import events_of, make_account
-from trimtab.analysis.config_evidence import config_signs
+from trimtab.analysis.config_evidence import config_signs, signs_of_this_run
 from trimtab.analysis.ending import ending_of
 from trimtab.analysis.frames import is_columns, record_of_columns
 from trimtab.analysis.self_test import SelfTester
@@ -189,10 +189,11 @@ def account_of(
     layers, layer_notes = read_layers(Path(path)) if path else ((), ())
     own = own_checkpoints(Path(path)) if path and not beside.checkpoints else None
     left_out = tuple(f"checkpoint left out: {text}" for text in own.left_out) if own else ()
+    config, no_evidence = signs_of_this_run(beside.config, record)
     record = replace(
         record,
         facts={**record.facts, **beside.facts},
-        notes=(*record.notes, *layer_notes, *left_out, *beside.notes),
+        notes=(*record.notes, *layer_notes, *left_out, *beside.notes, *no_evidence),
     )
     given_up = _given_up(RunDirectory(Path(path))) if path else None
     events = events_of(path) if path else ()
@@ -209,7 +210,7 @@ def account_of(
         layers=layers,
         path=path,
         reference=beside.reference,
-        config=beside.config,
+        config=config,
         ending=given_up or _by_journal(events, record),
         tester=tester,
     )

@@ -395,8 +395,8 @@ def _cannot_tell(
                 f.fault.title.split(" ", 1)[1].replace("rise", "rises").replace("spike", "spikes")
             )
             said.append(
-                f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} cannot be told"
-                " from noise"
+                f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} may go unseen:"
+                " fewer than 95 % of them are told from noise"
             )
     said += [f"no {name} is logged" for name in _lacking(logged)]
     return tuple(said)

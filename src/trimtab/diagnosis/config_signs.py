@@ -22,6 +22,8 @@ class ConfigSign:
     message: str
     ratio: float | None = None
     """How many times the usual value the setting is; None: the rule compares with none."""
+    rate: float | None = None
+    """Learning rate that the config states; None: none, or the rule is about something else."""
 
 
 _TOO_HIGH = "learning-rate-too-high"

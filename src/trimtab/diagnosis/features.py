@@ -99,6 +99,9 @@ class Features:
     sign_texts: str = ""
     """What they said, for people."""
 
+    data_share: float | None = None
+    """How much of what a step became slower by is waiting for data, from 0 to 1; None: not logged.
+    """
     clip: float = ASSUMED_CLIP
     clip_assumed: bool = True
     clip_off: bool = False
@@ -342,6 +345,7 @@ def incident_features(
     if _TURNS & {f.detector for f in incident.findings}:
         values.update(turned_at_once(record, _span(record, attempt)))
     values["stepped_up"] = stepped_up(record, before, during)
+    values["data_share"] = _data_share(record, before, during)
     values.update(plain_signs(record, incident, before=before, during=during, earlier=earlier))
     return Features(**values)  # type: ignore[arg-type]
 
@@ -471,6 +475,20 @@ def _rates(record: RunRecord, spans: Sequence[Span], incident: Incident) -> dict
             values["lr_jump_rows"] = int(incident.onset_row - rows[jump.index])
             values["lr_jump_lead"] = max(0, int(incident.first_row - rows[jump.index]))
     return values
+
+
+def _data_share(record: RunRecord, before: Sequence[Span], during: Span) -> float | None:
+    """Return the share of the rise of a step's time that the wait for data has; None: not known."""
+    moved: list[float] = []
+    for name in ("data_time_s", "step_time_s"):
+        if name not in record.columns:
+            return None
+        old = last_finite(record, name, before, _LEVEL_ROWS)[1]
+        new = finite_values(record, name, *during)[:_LEVEL_ROWS]
+        if len(old) < _LEAST_NOISE_ROWS or not len(new):
+            return None
+        moved.append(float(np.median(new) - np.median(old)))
+    return min(max(moved[0] / moved[1], 0.0), 1.0) if moved[1] > 0 else None
 
 
 _MOST_LEAD = 4096

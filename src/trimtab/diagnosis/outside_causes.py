@@ -29,10 +29,22 @@ OUTSIDE: tuple[CauseEntry, ...] = (
                 "slow", e.of_kind("slowdown", "stall", "hang"), 2.0, "steps became slow or stopped"
             ),
             EvidenceRule(
+                "data-time",
+                lambda f: max(f.data_share or 0.0, 0.0),
+                2.5,
+                "the time that waits for data grew by {f.data_share:.0%} of what a step grew by",
+            ),
+            EvidenceRule(
+                "data-time-as-before",
+                lambda f: e.yes(f.data_share is not None and f.data_share < 0.1),
+                -0.7,
+                "the logged time that waits for data is as before",
+            ),
+            EvidenceRule(
                 "calm",
                 e.clock_alone,
                 0.7,
-                "the loss and the gradients are normal, so the training itself is sound",
+                "nothing in this incident is about the loss or the gradients",
             ),
             EvidenceRule(
                 "non-finite",
@@ -44,7 +56,7 @@ OUTSIDE: tuple[CauseEntry, ...] = (
         ),
         look_alikes=("hardware-fault", "planned-pause"),
         test="time data loading, computation and collectives apart on every rank for 20 steps",
-        remedies=("widen-input", "exclude-node", "watch-pace"),
+        remedies=("widen-input", "watch-pace"),
     ),
     CauseEntry(
         id="planned-pause",

@@ -22,7 +22,7 @@ from trimtab.readers.journal_seal import seal_state
 from trimtab.readers.jsonl import flatten, parse_object
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.record import Ancestor, Column, RecordBuilder, RunRecord, nearest_parent
-from trimtab.vocabulary import canonical, unit_scale
+from trimtab.vocabulary import TIMES, canonical, unit_scale
 
 __all__ = ["facts_among", "is_run_directory", "read_facts", "read_run_directory"]
 
@@ -233,7 +233,7 @@ def _add_plain(file: Path, builder: RecordBuilder) -> bool:
             builder.unread[key] = builder.unread.get(key, 0) + int(present.sum())
             continue
         builder.keys.setdefault(name, key)
-        scale = unit_scale(key) if name == "step_time_s" else 1.0
+        scale = unit_scale(key) if name in TIMES else 1.0
         columns[name] = Column(np.array(values, dtype=np.float64) * scale, present)
     builder.extend(at, columns)
     return True
@@ -287,7 +287,7 @@ def _known(
                 f"{file}:{line}: {key} is {error}, expected a number; correct the line"
             ) from error
         builder.keys.setdefault(name, key)
-        if number is not None and name == "step_time_s":
+        if number is not None and name in TIMES:
             number *= unit_scale(key)
         yield name, number
 

@@ -22,7 +22,7 @@ from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_set
 from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag, terms_of
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
 from trimtab.text import OTHER
-from trimtab.vocabulary import unit_scale
+from trimtab.vocabulary import TIMES, unit_scale
 
 __all__ = ["WHEN", "Start", "TagSeries", "WantedTags", "record_of_series", "with_clock"]
 
@@ -202,7 +202,7 @@ def _gathered(series: Mapping[str, TagSeries]) -> tuple[Mapping[str, TagSeries],
 
 
 def _scaled(name: str, tag: str, series: TagSeries) -> TagSeries:
-    factor = unit_scale(tag) if name == "step_time_s" else 1.0
+    factor = unit_scale(tag) if name in TIMES else 1.0
     finite = np.isfinite(series.step)
     if factor == 1.0 and finite.all():
         return series

@@ -78,6 +78,7 @@ from trimtab.readers.writers import (
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.vocabulary import (
     SIGNAL_BY_NAME,
+    TIMES,
     alias_place,
     canonical,
     may_count,
@@ -648,6 +649,7 @@ class LogTable:
             if stand_in:
                 stand_in.sort(
                     key=lambda k: (
+                        signal_of_tag(k) == "ema_loss",
                         *stand_in_rank(k)[:3],
                         is_of_critic(k),
                         stands_still(columns[k].logged()),
@@ -891,7 +893,7 @@ class LogTable:
                 columns[key] = Column(column.values, column.present & ~held_out)
 
     def _scaled(self, key: str, name: str, column: Column) -> Column:
-        factor = unit_scale(key) if name == "step_time_s" else 1.0
+        factor = unit_scale(key) if name in TIMES else 1.0
         return column if factor == 1.0 else Column(column.values * factor, column.present)
 
     def _nan_settled(self, key: str, name: str, column: Column, beside: Column | None) -> Column:

@@ -32,7 +32,7 @@ from trimtab.readers.other_columns import MAX_OTHERS, TIME_BESIDE, may_be_measur
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
 from trimtab.said_by_words import LOSS_FUNCTIONS, is_length
 from trimtab.text import OTHER
-from trimtab.vocabulary import canonical, may_count, normalise, unit_scale
+from trimtab.vocabulary import TIMES, canonical, may_count, normalise, unit_scale
 
 __all__ = [
     "BAR",
@@ -343,7 +343,7 @@ class _LineParse:
 
     def _take_time(self) -> None:
         """Read `time` beside `data time` as that of a step."""
-        if TIME_BESIDE.keys() <= self.unread.keys():
+        if TIME_BESIDE.keys() <= {*self.unread, *(f.key for f in self.result)}:
             for key in (k for k, is_step in TIME_BESIDE.items() if is_step):
                 self._add(Field("signal", key, "step_time_s", self.unread.pop(key), 1.0, 4))
 
@@ -453,20 +453,24 @@ class _LineParse:
 
     def _field(self, key: str, i: int) -> Field | None:
         found, full = self._meaning(key, i)
-        if found is None:
-            return None
         unit = _UNIT.match(self.literals[i + 1].lstrip(" "))
         suffix = unit[1] if unit is not None else ""
         attached = not self.literals[i + 1].startswith(" ")
         # `batch: 10.15ms` is how long one takes.
-        if suffix and attached and found.kind in ("step", "maybe-step", "counter"):
+        if (
+            suffix
+            and attached
+            and (found is None or found.kind in ("step", "maybe-step", "counter"))
+        ):
             timed = canonical(f"{key} ({suffix})")
-            if timed == "step_time_s":
-                return Field("signal", full, timed, i, unit_scale(f"{key} ({suffix})"), 1)
+            if timed in TIMES:
+                return Field("signal", full, str(timed), i, unit_scale(f"{key} ({suffix})"), 1)
+        if found is None:
+            return None
         # `epoch 12%` is how much of it is done.
         if found.kind in ("step", "epoch") and self.literals[i + 1].lstrip(" ").startswith("%"):
             return None
-        factor = _factor(found, key, suffix if attached or found.name == "step_time_s" else "")
+        factor = _factor(found, key, suffix if attached or found.name in TIMES else "")
         name = found.name
         # A line may hold both: `Validation: train loss 2.4, loss 2.5`.
         if name in _OF_A_SET and "train" not in full and self._in_held_out(i):
@@ -615,7 +619,7 @@ def _last_segment(text: str) -> str:
 
 def _factor(found: Meaning, key: str, suffix: str) -> float:
     factor = UNIT_FACTORS.get(suffix, 1.0)
-    if found.name == "step_time_s":
+    if found.name in TIMES:
         return unit_scale(key) * factor if factor != 1.0 or suffix else unit_scale(key)
     # `12K` of a loss or a norm is no thousandfold: the letter is a unit of another kind there.
     # `1.01k` is one, of a printer that shortens what is above a thousand.
