@@ -34,6 +34,21 @@ def test_batches_in_order_pass(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "66.7% of 6 tokens in 2 rows count" in capsys.readouterr().out
 
 
+def test_what_was_not_checked_and_the_sample_are_printed_without_a_tokenizer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = write(tmp_path / "b.jsonl", {"input_ids": [5, 6, 7], "labels": [-100] * 3})
+    assert main(["smoke", "--batches", file]) == 1
+    out = capsys.readouterr().out
+    assert "5 6 7" in out
+    assert "roles" in out
+    assert "--tokenizer" in out
+    assert main(["smoke", "--batches", file, "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["sample"] == "5 6 7"
+    assert len(document["not_checked"]) == 1
+
+
 @pytest.mark.parametrize("text", ["", "no json", "[1]", '{"text": 1}', '{"input_ids": 3}'])
 def test_what_holds_no_batch_is_one_sentence(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -95,6 +95,56 @@ def test_padding_that_counts_is_an_error() -> None:
     assert rules(look_at_batches([batch], tokenizer=Letters()))["padding-trained"] == "error"
 
 
+def bare(
+    ids: list[list[int]], labels: list[list[int]], mask: list[list[int]] | None = None
+) -> BatchReport:
+    """Look at rows without a tokenizer."""
+    return look_at_batches([{"input_ids": ids, "labels": labels, "attention_mask": mask}])
+
+
+def test_labels_that_count_where_nothing_attends_are_an_error_and_no_part_of_the_share() -> None:
+    ids = [[5, 6, 7, 8, 0, 0], [9, 6, 5, 8, 7, 0]]
+    labels = [[-100, -100, 7, 8, 0, 0], [-100, -100, 5, 8, 7, 0]]
+    mask = [[1, 1, 1, 1, 0, 0], [1, 1, 1, 1, 1, 0]]
+    found = bare(ids, labels, mask)
+    assert rules(found) == {"padding-trained": "error"}
+    assert "3 labels in 2 of 2 rows" in found.findings[0].message
+    assert found.labels_share == pytest.approx(5 / 9)
+    assert found.sample == "5 6 《7 8》 0 0"
+
+
+PROMPT, ANSWER = [[11, 12, 13, 14, 15], [16, 12, 17]], [[21, 22, 23, 24], [25, 22, 26, 27]]
+
+
+def test_only_the_beginning_of_each_row_trained_is_an_error_without_a_tokenizer() -> None:
+    ids = [[*p, *a, 0, 0] for p, a in zip(PROMPT, ANSWER, strict=True)]
+    first = [[*p, -100, -100, -100, -100, -100, -100] for p in PROMPT]
+    assert rules(bare([ids[0]], [first[0]])) == {"prompt-trained": "error"}
+    assert rules(bare([ids[1]], [first[1]])) == {"prompt-trained": "error"}
+    # In one row of two it may be meant; padding and an end of text are no answer.
+    mixed = look_at_batches(
+        [{"input_ids": i, "labels": la} for i, la in ((ids[0], first[0]), (ids[1], ids[1]))]
+    )
+    assert rules(mixed) == {}
+    assert rules(bare([ids[0]], [[*ids[0][:-3], -100, -100, -100]])) == {}
+    # Where roles show, they are believed.
+    assert rules(report([chat(*row) for row in ROWS])) == {}
+
+
+def test_labels_that_are_not_the_tokens_are_a_warning() -> None:
+    ids = [[11, 12, 13, 14, 15, 16, 17, 18]]
+    unrelated = bare(ids, [[-100, -100, 33, 31, 38, 32, 37, 39]])
+    assert rules(unrelated) == {"labels-differ": "warning"}
+    twice = bare(ids, [[13, 14, 15, 16, 17, 18, -100, -100]])
+    assert rules(twice)["labels-differ"] == "warning"
+    once = bare(ids, [[12, 13, 14, 15, 16, 17, 18, -100]])
+    assert rules(once) == {"labels-shifted": "info"}
+    masked_model = bare(
+        [[11, 4, 13, 4, 15, 16, 4, 18]], [[-100, 12, -100, 14, -100, -100, 17, -100]]
+    )
+    assert rules(masked_model) == {}
+
+
 def test_cut_rows_and_copies() -> None:
     rows = [chat("q" * i, "a" * 30) for i in range(1, 9)]
     cut = [(ids[:30], labels[:30]) for ids, labels in rows]
@@ -106,8 +156,9 @@ def test_without_labels_and_tokenizer_everything_counts() -> None:
     found = look_at_batches([{"input_ids": [[5, 6, 7], [8, 9, 10]]}] * 9, num_batches=1)
     assert found.labels_share == 1.0
     assert found.rows == 2
-    assert found.sample == ""
+    assert found.sample == "《5 6 7》"
     assert found.passed
+    assert "no tokenizer" in " ".join(found.not_checked)
 
 
 def test_what_is_no_batch_is_refused() -> None:

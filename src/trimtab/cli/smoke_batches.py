@@ -48,8 +48,10 @@ def look(path: str, tokenizer: str | None, *, as_json: bool) -> int:
         console.print(Text(f"{sign} {finding.message}\n  {finding.instead}"))
     for role, share in report.by_role.items():
         console.print(Text(f"· {role}: {share:.0%} of its labels count"))
-    if report.sample:
-        console.print(Text(f"· first row, what is trained in 《》: {plain(report.sample)}"))
+    for left in report.not_checked:
+        console.print(Text(f"· {left}{'' if known else ' (--tokenizer NAME)'}"))
+    what = "first row" if known else "ids of the first row"
+    console.print(Text(f"· {what}, what is trained in 《》: {plain(report.sample)}"))
     return int(not report.passed)
 
 

@@ -82,7 +82,9 @@ def _headline(settings: Settings, params: float | None) -> Text:
     parts = [settings.framework]
     if run.params is not None:
         parts.append(f"{compact(run.params)} parameters")
-    if hidden and layers:
+    if run.other_architecture:
+        parts.append(run.other_architecture)
+    elif hidden and layers:
         parts.append(
             f"{layers:.0f} layers × {hidden:.0f}, depth risk {depth_words(hidden, layers)}"
         )

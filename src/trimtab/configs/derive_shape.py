@@ -153,6 +153,8 @@ def parameters(facts: Derivation) -> None:
     out (below 0.1 %). State-space layers whose pattern is not stated are counted as plain
     attention. Without the number of rows the embedding is left out.
     """
+    if "architecture" in facts.values:  # the formulas are of transformers
+        return
     hidden, layers = facts.get("hidden"), facts.get("layers")
     if hidden and (pattern := hybrid(facts)):
         facts.derive("params", counted_hybrid(facts, hidden, pattern), "layer_pattern")

@@ -254,6 +254,20 @@ class Facts:
             return False
         return not name or any(part in name for part in ADAM_LIKE)
 
+    @cached_property
+    def has_plain_adam(self) -> bool:
+        """Whether weight decay goes into Adam's gradient (L2), where 0.1 is no usual value.
+
+        What Megatron, fairseq and DeepSpeed call adam is AdamW, so only a script's own counts.
+        """
+        named = self.text("optimizer").rsplit(".", 1)[-1]
+        return named == "adam" and self.settings.framework == "generic"
+
+    @cached_property
+    def other_architecture(self) -> str:
+        """The architecture that the file names, where it is no transformer; else empty."""
+        return self.text("architecture")
+
     # size
     @cached_property
     def params(self) -> float | None:
@@ -274,7 +288,7 @@ class Facts:
     def _dense_params(self) -> float | None:
         """Parameters of the dense model of this shape: attention, FFN and embeddings."""
         hidden, layers = self.positive("hidden"), self.positive("layers")
-        if hidden is None or layers is None:
+        if hidden is None or layers is None or self.other_architecture:
             return None
         ffn = self.positive("ffn_effective") or self.positive("ffn") or 4 * hidden
         gated = self.get("gated_ffn") is True and self.positive("ffn") is not None

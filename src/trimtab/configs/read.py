@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from trimtab.configs.architecture import other_architecture
 from trimtab.configs.compose import composed
 from trimtab.configs.deepspeed import INNER, TRAINERS, mismatches, own_scaler, with_config
 from trimtab.configs.derivation import Derivation
@@ -205,6 +206,8 @@ def understood(path: str, document: Document, frameworks: Sequence[Framework]) -
     refused = in_doubt(doubts)
     stated = {name: setting for name, setting in stated.items() if name not in refused}
     facts = Derivation(stated, note=note)
+    if (other := other_architecture(leaves)) is not None:
+        facts.values["architecture"] = other
     if framework is not None:
         facts.batch_unit, facts.ffn_rule = framework.batch_unit, framework.ffn_rule
         facts.defaults = defaults_for(framework, stated, leaves)

@@ -38,6 +38,7 @@ NAMES: Mapping[str, str] = {
     "params": "parameters, stated or computed from the shape",
     "active_params": "of a mixture of experts: parameters that one token uses",
     # architecture
+    "architecture": "lstm, cnn, unet, …, where the file names one that is no transformer",
     "qk_norm": "whether queries and keys are normalised",
     "embed_norm": "whether the embedding output is normalised",
     "norm": "layernorm, rmsnorm, …",

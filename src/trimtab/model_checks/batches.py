@@ -4,6 +4,7 @@ Works on anything with `tolist()` or on nested lists; torch is not imported. A t
 object with `decode` and, where it has them, `bos_token_id`, `eos_token_id`, `pad_token_id`.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final, Literal, Protocol
@@ -16,6 +17,10 @@ IGNORED: Final = -100
 _MAX_ROWS: Final = 4096
 _FEW_LABELS: Final = 0.01
 _SAMPLE_TOKENS: Final = 48
+_NEARLY_ALL: Final = 0.9
+"""Share of rows from which on a pattern is that of the collator. Ours."""
+_SHORTEST_ANSWER: Final = 3
+"""Tokens from which on what is masked at the end is more than an end of text. Ours."""
 
 # The marks after which a speaker's turn begins, of common chat templates.
 _TURNS: Final[tuple[tuple[str, str], ...]] = (
@@ -69,7 +74,9 @@ class BatchReport:
     by_role: Mapping[str, float]
     """Share of labels that count, by speaker; empty where no chat template shows."""
     sample: str
-    """Beginning of the first row, labels that count in 《》; empty without a tokenizer."""
+    """Beginning of the first row, labels that count in 《》; ids without a tokenizer."""
+    not_checked: tuple[str, ...]
+    """What was not judged, each with the reason."""
     findings: tuple[BatchFinding, ...]
 
     @property
@@ -92,10 +99,16 @@ class _Row:
 
     @property
     def counts(self) -> list[bool]:
-        """Whether the label of each position counts."""
+        """Whether the label of each position counts; padding never does."""
         if self.labels is None:
             return self.seen
-        return [label != IGNORED for label in self.labels]
+        return [s and label != IGNORED for s, label in zip(self.seen, self.labels, strict=True)]
+
+    @property
+    def padding_counts(self) -> int:
+        """Number of labels that count where nothing attends."""
+        pairs = zip(self.seen, self.labels or (), strict=False)
+        return sum(not seen and label != IGNORED for seen, label in pairs)
 
 
 def look_at_batches(
@@ -132,6 +145,9 @@ def look_at_batches(
     roles = _by_role(rows, tokenizer)
     findings = [
         *_labels(tokens, counted, roles),
+        *_padding(rows),
+        *(() if "assistant" in roles else _beginnings(rows)),
+        *_agreement(rows),
         *_special(rows, tokenizer),
         *_cut(rows, tokenizer, max_length),
         *_repeated(rows),
@@ -143,6 +159,7 @@ def look_at_batches(
         labels_share=counted / tokens if tokens else float("nan"),
         by_role=roles,
         sample=_sample(rows, tokenizer),
+        not_checked=_not_checked(tokenizer, roles),
         findings=tuple(sorted(findings, key=lambda f: order.index(f.severity))),
     )
 
@@ -231,6 +248,93 @@ def _labels(tokens: int, counted: int, roles: Mapping[str, float]) -> Iterable[B
         )
 
 
+def _padding(rows: Sequence[_Row]) -> Iterable[BatchFinding]:
+    """Labels that count where attention_mask is 0."""
+    each = [row.padding_counts for row in rows]
+    if any(each):
+        yield BatchFinding(
+            rule="padding-trained",
+            severity="error",
+            message=f"padding counts for the loss: {sum(each)} labels in"
+            f" {sum(map(bool, each))} of {len(rows)} rows, where attention_mask is 0",
+            instead="set the labels of padding to -100: labels[attention_mask == 0] = -100",
+        )
+
+
+def _beginnings(rows: Sequence[_Row]) -> Iterable[BatchFinding]:
+    """Rows of which only the beginning is trained on, which needs no tokenizer to see."""
+    found = sum(map(_begins_only, rows))
+    if found and found >= _NEARLY_ALL * len(rows):
+        yield BatchFinding(
+            rule="prompt-trained",
+            severity="error",
+            message=f"in {found} of {len(rows)} rows only the beginning is trained and all that"
+            " follows is masked: the prompt, it seems, in place of the answer",
+            instead="swap the mask: labels of the prompt are -100, those of the answer count",
+        )
+
+
+def _begins_only(row: _Row) -> bool:
+    """Whether the first tokens count, a beginning of text aside, and no later ones."""
+    pairs = zip(row.ids, row.counts, row.seen, strict=True)
+    seen = [(token, counts) for token, counts, attends in pairs if attends]
+    trained = [place for place, (_, counts) in enumerate(seen) if counts]
+    if not trained or trained[0] > 1 or trained[-1] - trained[0] >= len(trained):
+        return False
+    tail = [token for token, _ in seen[trained[-1] + 1 :]]
+    # Equal ids at the end are padding that no mask names.
+    while len(tail) > 1 and tail[-2] == tail[-1]:
+        tail.pop()
+    return len(tail) > _SHORTEST_ANSWER and len(set(tail)) >= _SHORTEST_ANSWER
+
+
+def _agreement(rows: Sequence[_Row]) -> Iterable[BatchFinding]:
+    """Labels that are neither the tokens at their place nor the next ones."""
+    same = following = total = 0
+    replaced: Counter[int] = Counter()
+    for row in rows:
+        if row.labels is None:
+            continue
+        ahead = [*row.ids[1:], IGNORED]
+        for token, following_token, label, counts in zip(
+            row.ids, ahead, row.labels, row.counts, strict=True
+        ):
+            if counts:
+                total += 1
+                same += label == token
+                following += label == following_token
+                replaced[token] += 1
+    if not total or same >= total / 2:
+        return
+    if following >= total / 2:
+        yield BatchFinding(
+            rule="labels-shifted",
+            severity="info",
+            message=f"labels are those of the next token ({following / total:.0%}): right for a"
+            " loop that does not shift them",
+            instead="models of transformers shift them once more: give such a model"
+            " labels = input_ids",
+        )
+    # A masked language model has one id, the mask's, at most places that count.
+    elif replaced.most_common(1)[0][1] < total / 2:
+        yield BatchFinding(
+            rule="labels-differ",
+            severity="warning",
+            message=f"labels are not the tokens: {same / total:.0%} equal input_ids at their"
+            f" place, {following / total:.0%} those of the next place",
+            instead="make labels a copy of input_ids, masked with -100 and not shifted, unless"
+            " they are classes",
+        )
+
+
+def _not_checked(tokenizer: Decoder | None, roles: Mapping[str, float]) -> tuple[str, ...]:
+    if tokenizer is None:
+        return ("roles, end of text and cut answers were not checked: no tokenizer",)
+    if not roles:
+        return ("roles were not checked: no chat template shows",)
+    return ()
+
+
 def _special(rows: Sequence[_Row], tokenizer: Decoder | None) -> Iterable[BatchFinding]:
     bos, eos, pad = (getattr(tokenizer, f"{name}_token_id", None) for name in ("bos", "eos", "pad"))
     real = [[t for t, seen in zip(r.ids, r.seen, strict=True) if seen] for r in rows]
@@ -312,15 +416,18 @@ def _repeated(rows: Sequence[_Row]) -> Iterable[BatchFinding]:
 
 
 def _sample(rows: Sequence[_Row], tokenizer: Decoder | None) -> str:
-    if tokenizer is None or not rows:
+    if not rows:
         return ""
     row = rows[0]
-    first = next((i for i, counts in enumerate(row.counts) if counts), 0)
+    first = row.counts.index(True) if any(row.counts) else 0
     start = max(0, first - _SAMPLE_TOKENS // 2)
-    text, inside = "", False
+    text, inside, all_counts = "", False, row.counts
     for i in range(start, min(start + _SAMPLE_TOKENS, len(row.ids))):
-        if row.counts[i] != inside:
-            inside = row.counts[i]
-            text += "《" if inside else "》"
-        text += tokenizer.decode([row.ids[i]])
+        between = " " if tokenizer is None and i > start else ""
+        if all_counts[i] != inside:
+            inside = all_counts[i]
+            text += f"{between}《" if inside else f"》{between}"
+        else:
+            text += between
+        text += str(row.ids[i]) if tokenizer is None else tokenizer.decode([row.ids[i]])
     return text + ("》" if inside else "")

@@ -1,10 +1,12 @@
 """The learning rate against published ones, for pre-training and for tuning."""
 
+from dataclasses import replace
+
 from trimtab.config_rules.references import GPT3_LR, LLAMA_LR, MIXTURE_LR, MUON_LR, WORKED_LR
 from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, times
 from trimtab.configs.facts import OTHER_OPTIMIZERS, Facts
 
-__all__ = ["LEARNING_RATE_CHECKS"]
+__all__ = ["LEARNING_RATE_CHECKS", "advised_peak"]
 
 _TUNING_LR = 2e-5
 """Full fine-tuning of 1 B and more: Zephyr, Tulu and Llama recipes lie between 5e-6 and 2e-5."""
@@ -21,10 +23,31 @@ _PREFERENCE_LR = 1e-6
 
 
 def learning_rate(run: Facts) -> RuleVerdict | None:
-    """Compare the peak rate with the published ones of this size."""
+    """Compare the peak rate with the published ones of this size; the minimum follows the peak."""
     lr = run.positive("lr")
     if lr is None or not run.has_adam:
         return None
+    said, low = _peak(run, lr), run.number("min_lr")
+    peak = None if said is None else said.change.get("lr")
+    stated = run.setting("min_lr")
+    if said is None or low is None or stated is None or stated.origin != "stated":
+        return said
+    if not isinstance(peak, int | float) or low < 0.999 * peak:
+        return said
+    return replace(said, change={**said.change, "min_lr": float(f"{peak / 10:.3g}")})
+
+
+def advised_peak(run: Facts) -> float | None:
+    """Return the peak rate that the rule on it advises, else the one stated."""
+    lr = run.positive("lr")
+    if lr is None or not run.has_adam or run.other_architecture:
+        return lr
+    said = _peak(run, lr)
+    peak = lr if said is None else said.change.get("lr", lr)
+    return float(peak) if isinstance(peak, int | float) else lr
+
+
+def _peak(run: Facts, lr: float) -> RuleVerdict | None:
     if run.is_adapter:
         return _adapter(run, lr)
     if run.is_tuning:

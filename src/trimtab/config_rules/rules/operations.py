@@ -73,6 +73,12 @@ def read_whole(run: Facts) -> Sequence[RuleVerdict]:
                 "info", said, {"files": files}, words=f"give {it} on the command line as well"
             )
         )
+    if run.other_architecture:
+        said = (
+            f"the model is no transformer ({run.other_architecture}): its parameters are not"
+            " counted, and rules that hold for transformers only are not applied"
+        )
+        found.append(RuleVerdict("info", said, {"architecture": run.other_architecture}))
     for doubt in [doubt for doubt in missed if doubt.key][:6]:
         where = f" (line {doubt.line})" if doubt.line else ""
         said = f"not read: {doubt.key} {doubt.text}{where}"

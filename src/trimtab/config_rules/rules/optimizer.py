@@ -86,6 +86,14 @@ def weight_decay(run: Facts) -> RuleVerdict | None:
     if value is None or not run.has_adam:
         return None
     values = {"weight_decay": value}
+    if value >= 0.5 and run.has_plain_adam:
+        return RuleVerdict(
+            "error",
+            f"weight decay {value:g} with plain Adam, which adds it to the gradient",
+            values,
+            {"weight_decay": 0},
+            "or AdamW with 0.1",
+        )
     if value >= 0.5:
         meant = value / 10 if value < 5 else 0.1
         return RuleVerdict(
@@ -96,6 +104,8 @@ def weight_decay(run: Facts) -> RuleVerdict | None:
             {"weight_decay": meant},
         )
     if run.is_tuning or run.is_continued or run.is_description:
+        return None
+    if run.has_plain_adam or run.other_architecture:
         return None
     if value == 0 and run.setting("lr") is not None:
         if run.is_ngpt:

@@ -65,6 +65,8 @@ class ConfigRule:
     """Settings, or what follows from them, without which it does not apply."""
     from_scratch: bool = False
     """Whether it speaks of training from scratch only."""
+    transformers: bool = False
+    """Whether it holds for transformers only."""
     decided: Callable[[Facts], bool] | None = None
     """Whether a config that has what it needs also says enough to call the rule satisfied; None
     where it always does."""
@@ -90,6 +92,8 @@ class ConfigRule:
 
     def applies(self, run: Facts) -> bool:
         """Whether a config can answer the rule and states what the rule needs."""
+        if self.transformers and run.other_architecture:
+            return False
         return self.check is not None and all(run.has(name) for name in self.needs)
 
     def answered(self, run: Facts) -> bool:

@@ -3,6 +3,7 @@
 import math
 
 from trimtab.config_rules.references import BATCH_TOKENS, GPT3_LR
+from trimtab.config_rules.rules.learning_rate import advised_peak
 from trimtab.config_rules.rules.rule import Checks, RuleVerdict, Severity, compact, times, tokens
 from trimtab.configs.facts import Facts
 
@@ -10,6 +11,10 @@ __all__ = ["SCHEDULE_CHECKS"]
 
 LOCAL_BATCH = (8, 32)
 """Usual sequences of one device in a step, OPT-175B logbook."""
+_USUAL_WARM_UP = 2000
+"""Steps of Llama and OLMo."""
+_WARM_UP_SHARE = 0.1
+"""Share of a short run that is warm-up enough, and that is advised at most. Ours."""
 _NEVER_DECAYS = ("constant", "constant_with_warmup", "constantlr")
 
 
@@ -24,11 +29,12 @@ def warm_up(run: Facts) -> RuleVerdict | None:
     if steps is None:
         return None
     values = {"warmup_steps": steps, "warmup_tokens": covered}
-    change: dict[str, float] = {"warmup_steps": 2000}
+    room = _room_for_warm_up(run)
+    change = {"warmup_steps": room}
     in_tokens = f" ({tokens(covered)})" if covered else ""
     few = f"warm-up of {steps:.0f} steps{in_tokens}"
     # nGPT normalizes its weights and is trained without a warm-up.
-    if steps <= 2 and not run.is_ngpt:
+    if steps <= 2 and steps < room and not run.is_ngpt:
         stated = run.setting("warmup_tokens")
         short = f"{tokens(covered)}, " if covered and stated and stated.origin == "stated" else ""
         return RuleVerdict(
@@ -43,8 +49,8 @@ def warm_up(run: Facts) -> RuleVerdict | None:
         bool(run.setting("warmup_tokens") or run.setting("warmup_samples"))
         and (covered or 0) >= 3e8
     )
-    if steps < 500 and not by_tokens and not run.is_ngpt:
-        enough = (covered or 0) >= 1e9 or share >= 0.1
+    if steps < min(500, room) and not by_tokens and not run.is_ngpt:
+        enough = (covered or 0) >= 1e9 or share >= _WARM_UP_SHARE
         return RuleVerdict(
             "info" if enough else "warning",
             f"{few}: below 500; GPT-3 and BLOOM had 375 M tokens, Llama and OLMo 2000 steps",
@@ -63,6 +69,12 @@ def warm_up(run: Facts) -> RuleVerdict | None:
             {"beta2": 0.95},
         )
     return None
+
+
+def _room_for_warm_up(run: Facts) -> int:
+    """Return the usual warm-up, or the share of a short run that it may take."""
+    end = run.train_steps
+    return min(_USUAL_WARM_UP, round(_WARM_UP_SHARE * end)) if end else _USUAL_WARM_UP
 
 
 def _severity_without_warm_up(run: Facts) -> Severity:
@@ -85,13 +97,14 @@ def _severity_without_warm_up(run: Facts) -> Severity:
 def _other_warm_up(run: Facts, steps: float | None) -> RuleVerdict | None:
     """Report a warm-up that is too short even without Adam, or on given weights."""
     lr, tuned = run.positive("lr") or 0.0, run.is_tuning or run.is_continued
-    if steps is None or steps >= (100 if not tuned else 1):
+    usual = min(100, _room_for_warm_up(run))
+    if steps is None or steps >= (min(1, usual) if tuned else usual):
         return None
     if not tuned and "muon" not in run.text("optimizer"):
         return None
     severity: Severity = "info" if tuned and lr < 1e-4 else "warning"
     return RuleVerdict(
-        severity, f"warm-up of {steps:.0f} steps", {"warmup_steps": steps}, {"warmup_steps": 100}
+        severity, f"warm-up of {steps:.0f} steps", {"warmup_steps": steps}, {"warmup_steps": usual}
     )
 
 
@@ -124,7 +137,7 @@ def _warm_up_fits(run: Facts) -> RuleVerdict | None:
     if not steps or not end:
         return None
     values = {"warmup_steps": steps, "train_steps": end}
-    change = {"warmup_steps": max(1, round(end / 50))}
+    change = {"warmup_steps": round(end / 50) if run.is_tuning else _room_for_warm_up(run)}
     if steps >= end:
         longer = "as long as" if steps == end else "longer than"
         said = (
@@ -144,7 +157,7 @@ def _end_rate(run: Facts) -> RuleVerdict | None:
     if lr is None or low is None:
         return None
     values = {"lr": lr, "min_lr": low}
-    change = {"min_lr": float(f"{lr / 10:.3g}")}
+    change = {"min_lr": float(f"{(advised_peak(run) or lr) / 10:.3g}")}
     if low > lr * 1.001:  # from a hundredth on it may be a share of the peak
         return RuleVerdict(
             "error" if low < 0.01 else "warning",
