@@ -282,3 +282,94 @@ def test_a_run_that_learns_by_heart_is_worse_by_the_data_that_are_held_out(tmp_p
     said = sides.verdict
     assert said.startswith("learnt.csv is worse: val loss")
     assert "by the training loss alone sound.csv is worse" in said
+
+
+def test_numbers_under_unknown_keys_are_compared_and_what_was_not_is_named(
+    run: Run, tmp_path: Path
+) -> None:
+    def averaged(level: float) -> Edit:
+        def edit(row: Row) -> None:
+            row["data_s"] = 0.001
+            if row["step"] % 30 == 0:
+                row["val_ema/xent"] = level or 2.0 / row["step"]
+
+        return edit
+
+    good = write(tmp_path / "good.jsonl", rows_of(), averaged(0.0))
+    bad = write(tmp_path / "bad.jsonl", rows_of(), averaged(2.302))
+    told = parse(run("compare", good, bad, "--json")[1])
+    assert "no difference" not in told["verdict"]
+    assert "val_ema/xent" in told["verdict"]
+    assert told["first_difference"]["at"] == 30
+    assert told["worse"] is None
+    (apart,) = told["apart"]
+    assert apart["b"] == pytest.approx(2.302)
+    assert any("val_ema/xent" in n and "2.302" in n for n in told["notes"])
+
+    def late(row: Row) -> None:
+        row["x_time"] = 1.0 if row["step"] < 9 else 2.0
+
+    same = [write(tmp_path / f"{n}.jsonl", rows_of(), late) for n in "ab"]
+    told = parse(run("compare", *same, "--json")[1])
+    assert told["not_compared"] == ["x_time"]
+    assert told["verdict"] == "no difference at all in what was compared"
+
+
+@pytest.mark.parametrize(("factor", "slow"), [(1.0, False), (1.1, False), (2.7, True)])
+def test_a_pace_that_differs_is_said_apart_from_the_loss(
+    run: Run, tmp_path: Path, *, factor: float, slow: bool
+) -> None:
+    def paced(seed: int, factor: float) -> Edit:
+        draw = np.random.default_rng(seed)
+
+        def edit(row: Row) -> None:
+            later = factor if row["step"] > 300 else 1.0
+            row["step_time_s"] = 0.01 * later * math.exp(0.3 * float(draw.standard_normal()))
+
+        return edit
+
+    one = write(tmp_path / "one.jsonl", rows_of(), paced(1, 1.0))
+    two = write(tmp_path / "two.jsonl", rows_of(), paced(2, factor))
+    told = parse(run("compare", one, two, "--json")[1])
+    assert (told["pace"] is not None) is slow
+    assert told["worse"] is None
+    if slow:
+        assert told["pace"]["ratio"] == pytest.approx(2.7, rel=0.1)
+        assert abs(told["pace"]["since"] - 301) <= 20
+        assert "identical" in told["verdict"]
+        assert "two.jsonl is 2." in told["verdict"]
+
+
+def test_an_agent_is_judged_by_its_reward_and_its_loss_has_no_unit(
+    run: Run, tmp_path: Path
+) -> None:
+    def agent(name: str, every: int, reward: float, loss: float) -> Path:
+        draw = np.random.default_rng(every)
+        lines = [
+            {
+                "step": s,
+                "td_loss": loss * math.exp(0.1 * float(draw.standard_normal())),
+                "return": reward * s / 6000 + 0.1 * float(draw.standard_normal()),
+            }
+            for s in range(every, 6000, every)
+        ]
+        return write(tmp_path / name, lines)
+
+    # The worse one has the lower loss; it is worse all the same.
+    good, bad = agent("good.jsonl", 20, 0.6, 0.05), agent("bad.jsonl", 30, -0.6, 0.01)
+    told = parse(run("compare", good, bad, "--json")[1])
+    assert told["worse"] == "b"
+    assert told["verdict"].startswith("bad.jsonl is worse: reward")
+    assert told["means"]["reward"]["b"] < 0 < told["means"]["reward"]["a"]
+    assert told["unit"] is None
+    assert "nats" not in run("compare", good, bad)[1]
+    assert not any(
+        i["kind"] == "behind-reference"
+        for i in parse(run("inspect", good, "--against", bad, "--json")[1])["runs"][0]["incidents"]
+    )
+
+
+def test_a_gap_of_nothing_is_not_said(run: Run, tmp_path: Path) -> None:
+    one, two = (write(tmp_path / f"{n}.jsonl", rows_of()) for n in "ab")
+    assert "lies 0" not in " ".join(run("inspect", two, "--against", one)[1].split())
+    assert "+0 nats" not in run("compare", one, two)[1]

@@ -5,7 +5,13 @@ Compares at equal steps. Blind where the two log no step in common, and to what 
 
 import numpy as np
 
-from trimtab.analysis.divergence import Parting, common_rows, find_partings, first_difference
+from trimtab.analysis.divergence import (
+    Parting,
+    common_rows,
+    find_partings,
+    first_difference,
+    measured_by_both,
+)
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
@@ -32,7 +38,7 @@ def against_findings(record: RunRecord, reference: RunRecord, name: str) -> tupl
     """
     rows = _loss_rows(record), _loss_rows(reference)
     steps, own, theirs = common_rows(record, reference, *rows)
-    if len(steps) < MIN_ROWS:
+    if len(steps) < MIN_ROWS or _of_agent(record, reference):
         return ()
     first = first_difference(reference, record, steps, theirs, own)
     skip = 0 if first is None else first.identical_rows
@@ -44,6 +50,8 @@ def against_findings(record: RunRecord, reference: RunRecord, name: str) -> tupl
 
 _END_ROWS = 32
 """Common rows, the median of whose differences is the gap at the end."""
+_EQUAL = 5e-4
+"""Share of the loss below which a gap at the end rounds to nothing in three digits."""
 _PASSING = 7.5
 """Block noises by which a stretch that ended must have stood out; 1.5 times the limit."""
 
@@ -56,6 +64,8 @@ def against_note(record: RunRecord, reference: RunRecord, name: str) -> str:
         return (
             f"not judged by {name}: {len(steps)} steps with a loss in common, {MIN_ROWS} are needed"
         )
+    if _of_agent(record, reference):
+        return f"not judged by {name}: the loss of an agent says little; compare shows the rewards"
     said = (
         f"judged by {name} too, over {len(steps)} common steps from {number(float(steps[0]))} to"
         f" {number(float(steps[-1]))}"
@@ -65,8 +75,15 @@ def against_note(record: RunRecord, reference: RunRecord, name: str) -> str:
     gap = float(np.median(loss[0] - loss[1]))
     if not np.isfinite(gap):
         return said
+    if abs(gap) < _EQUAL * float(np.nanmedian(np.abs(loss[1]))):
+        return said
     side = "above" if gap > 0 else "below"
     return f"{said}; at their end its loss lies {number(abs(gap), digits=3)} {side}"
+
+
+def _of_agent(a: RunRecord, b: RunRecord) -> bool:
+    """Whether both log a reward."""
+    return "reward" in measured_by_both(a, b)
 
 
 def _loss_rows(record: RunRecord) -> np.ndarray[tuple[int], np.dtype[np.intp]]:

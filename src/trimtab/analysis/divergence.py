@@ -26,8 +26,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.readers.other_columns import MEMORY
 from trimtab.record import RunRecord
 from trimtab.signals.robust import block_median_sigma, difference_sigma, mad_sigma, running_median
+from trimtab.text import OTHER
 
 __all__ = [
     "SETTING_SIGNALS",
@@ -99,6 +101,14 @@ class FirstDifference:
     """(signal, first step at which it differs) of the others that differ, in order."""
     settings: tuple[tuple[str, float, float, float], ...] = ()
     """(signal, step, a, b) of every logged setting, where it first differs."""
+    compared: frozenset[str] = frozenset()
+    """The signals that both log at a common step; all else was not compared."""
+
+    @property
+    def since(self) -> dict[str, float]:
+        """Signal -> the first step at which it differs, of those that differ."""
+        here = {} if self.at is None else {s.signal: self.at for s in self.signals}
+        return {**here, **dict(self.later)}
 
     @property
     def what(self) -> What | None:
@@ -155,8 +165,11 @@ def first_difference(
     if not len(steps):
         return None
     first: dict[str, int] = {}
+    compared = []
     for name in _logged_by_both(a, b):
-        differs = _differs(a, b, name, rows_a, rows_b)
+        both, differs = _differs(a, b, name, rows_a, rows_b)
+        if both.any():
+            compared.append(name)
         if differs.any():
             first[name] = int(np.argmax(differs))
     order = [*SETTING_SIGNALS, *_DATA_SIGNALS]
@@ -182,6 +195,7 @@ def first_difference(
         settings=tuple(
             (n, float(steps[first[n]]), *values(n, first[n])) for n in SETTING_SIGNALS if n in first
         ),
+        compared=frozenset(compared),
     )
 
 
@@ -194,12 +208,14 @@ def _logged_by_both(a: RunRecord, b: RunRecord) -> set[str]:
     """Return the signals to compare: those that both logged, not what is worked out of them."""
     both = a.columns.keys() & b.columns.keys() - _CLOCKS
     keys = a.keys.keys() & b.keys.keys()
-    return both & keys if keys else set(both)
+    named = both & keys if keys else set(both)
+    return {n for n in named if not (n.startswith(OTHER) and MEMORY.search(n.lower()))}
 
 
 def _differs(
     a: RunRecord, b: RunRecord, name: str, rows_a: Rows, rows_b: Rows
-) -> NDArray[np.bool_]:
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return (rows in which both log a signal, those of them in which it differs)."""
     one, two = a.columns[name], b.columns[name]
     x, y = one.values[rows_a], two.values[rows_b]
     both = one.present[rows_a] & two.present[rows_b]
@@ -210,7 +226,7 @@ def _differs(
         limit = np.maximum(_SAME * np.maximum(np.abs(x), np.abs(y)), rounding)
         near = np.isfinite(x) & np.isfinite(y) & (np.abs(x - y) <= limit)
     same = near | (x == y) | (np.isnan(x) & np.isnan(y))
-    return np.asarray(both & ~same)
+    return both, np.asarray(both & ~same)
 
 
 def _decimals(values: Floats) -> int:

@@ -20,10 +20,12 @@ from trimtab.analysis.divergence import (
     first_difference,
     measured_by_both,
 )
+from trimtab.analysis.loss_unit import loss_in_nats
 from trimtab.analysis.settings_diff import SettingChange, diff
+from trimtab.masking import masked_text
 from trimtab.record import HELD_OUT, RunRecord
 from trimtab.signals.robust import running_median
-from trimtab.text import number, signal_label
+from trimtab.text import OTHER, number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Comparison",
     "Gap",
     "Means",
+    "PaceApart",
     "Side",
     "ToTarget",
     "compare_sides",
@@ -54,11 +57,21 @@ _OUTCOMES = frozenset(
     | {"preference_accuracy", "token_accuracy"}
 )
 """Signals that tell how good a run is; others, such as a norm, tell how it goes."""
-_FEW_COMMON = 8
-"""Steps that both log below which a reward is read between steps."""
+_FEW_COMMON, _COMMON_SHARE = 8, 0.5
+"""Steps that both log, and their share of the rows of the one that has fewer, below which a reward
+is read between steps."""
 _MOST_APART = 3
 """Signals that the verdict names."""
-_SIGNALS = ("loss", "val_loss", "grad_norm", "activation_norm", "loss_scale", "lr", "step_time_s")
+_MOST_NAMED = 8
+"""Keys that a note names."""
+_SLOW_SHARE = 0.15
+"""Smallest difference in pace that is told, as in `detectors.pace`."""
+_SIGNALS = (
+    *("loss", "val_loss", "reward", "eval_score", "grad_norm", "activation_norm", "loss_scale"),
+    *("lr", "step_time_s", "throughput"),
+)
+_REWARD = "reward"
+"""Where it is logged the loss is that of an agent, and says nothing of how good it is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +149,20 @@ class Apart:
         return "b" if (self.b > self.a) == (bad == "up") else "a"
 
 
+@dataclass(frozen=True)
+class PaceApart:
+    """How fast two runs go whose pace differs to the end, beyond its noise."""
+
+    signal: str
+    a: float
+    b: float
+    """Medians since then."""
+    since: float
+    """First position from which it stays so."""
+    ratio: float
+    """How many times as slow b is as a."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Comparison:
     """What differs."""
@@ -158,7 +185,7 @@ class Comparison:
     """What is known to be alike, where that matters for what differs."""
     first_difference: FirstDifference | None = None
     """Until where both log the same, and what differs first; None without a common step."""
-    worse: Literal["a", "b"] | None = None
+    loss_worse: Literal["a", "b"] | None = None
     """The side whose loss ends above the other's beyond noise, or is not finite; None: neither."""
     worse_by: float | None = None
     """By how much at equal steps at the end, nats per token; None where one is not finite."""
@@ -170,20 +197,63 @@ class Comparison:
     """Twice the noise of the median of a block of gaps, nats per token; None: too few rows."""
     apart: tuple[Apart, ...] = ()
     """Other signals that end apart, those that tell how good a run is first."""
+    of_agent: bool = False
+    """Whether both log a reward: who is worse is then said by it, and not by the loss."""
+    pace: PaceApart | None = None
+    """None where both are as fast, within noise."""
+    not_compared: tuple[str, ...] = ()
+    """Keys of numbers that one of them logs at least, and that were not compared."""
+    unit: str = ""
+    """Of the loss: `nats`, or empty where that is not known."""
+
+    @property
+    def worse(self) -> Literal["a", "b"] | None:
+        """The side that is worse at the end; None: neither, or it is not known.
+
+        By what was held out or a reward where that says it of one side, else by the loss.
+        """
+        judged = self._judged
+        if len(judged) == 1:
+            return next(iter(judged))
+        return None if self.of_agent else self.loss_worse
+
+    @property
+    def _judged(self) -> set[Literal["a", "b"]]:
+        """Return the sides that are worse by what says how good a run is."""
+        # An accuracy may be of the data that are learned: what says that it is not goes first.
+        telling = [(x.worse, x.held_out) for x in self.apart if x.worse is not None]
+        return {side for side, held_out in telling if held_out} or {side for side, _ in telling}
 
     @property
     def verdict(self) -> str:
         """Who is worse, by how much, since when; one sentence."""
+        said = self._of_loss_and_others()
+        return f"{said}; {self._of_pace(self.pace)}" if said and self.pace is not None else said
+
+    def _of_pace(self, pace: PaceApart) -> str:
+        slow, ratio = (self.b, pace.ratio) if pace.ratio > 1 else (self.a, 1 / pace.ratio)
+        return (
+            f"{slow.label} is {ratio:.2g} times as slow from {self.by} {number(pace.since)} on"
+            f" ({_label(pace.signal)} {number(pace.a, digits=3)} and {number(pace.b, digits=3)})"
+        )
+
+    def _of_loss_and_others(self) -> str:
         said = self._of_loss()
-        if not self.apart or not said:
+        if not said or not (self.apart or self.of_agent):
             return said
-        # An accuracy may be of the data that are learned: what says that it is not goes first.
-        telling = [x for x in self.apart if x.worse is not None]
-        judged = {x.worse for x in telling if x.held_out} or {x.worse for x in telling}
-        if self.worse_by is not None and judged == {"a" if self.worse == "b" else "b"}:
+        judged = self._judged
+        if self.of_agent and self.loss_worse is not None and self.worse_by is not None:
+            above = (self.b if self.loss_worse == "b" else self.a).label
+            loss = f"the loss of {above} ends {self._gap_text()}, which says little of an agent"
+            if not self.apart:
+                return f"no reward or score ends apart beyond noise; {loss}"
+            return f"{self._of_others(judged)}; {loss}"
+        if self.worse_by is not None and judged == {"a" if self.loss_worse == "b" else "b"}:
             # What was held out, or a reward, says how good a run is; the training loss alone lies.
             return f"{self._of_others(judged)}; by the training loss alone {said}"
-        loss = "training loss: " if self.worse is None else ""
+        if not self.apart:
+            return said
+        loss = "training loss: " if self.loss_worse is None else ""
         return f"{self._of_others()}; {loss}{said}" if loss else f"{said}; {self._of_others()}"
 
     def _of_others(self, judged: Collection[str | None] = ()) -> str:
@@ -196,7 +266,7 @@ class Comparison:
         more = len(self.apart) - _MOST_APART
         shown += f"; and {more} more" if more > 0 else ""
         worse = set(judged) or {x.worse for x in self.apart if x.worse is not None}
-        if (judged or self.worse is None) and len(worse) == 1:
+        if (judged or self.loss_worse is None) and len(worse) == 1:
             return f"{(self.b if 'b' in worse else self.a).label} is worse: {shown}"
         return shown
 
@@ -205,14 +275,18 @@ class Comparison:
         if self.common is None:
             return ""
         noise = "" if self.noise is None else f" (noise ±{number(self.noise)})"
-        if self.worse is None:
+        if self.loss_worse is None:
             d = self.first_difference
             if d is not None and d.at is None:
-                return "no difference at all"
+                if self.pace is not None:
+                    return "the losses are identical"
+                return f"no difference at all{' in what was compared' * bool(self.not_compared)}"
+            if d is not None and "loss" in d.compared and "loss" not in d.since:
+                return "identical"
             if self.noise is None:
                 return "too few common rows to tell who is worse"
             return f"no difference beyond noise at equal {_plural(self.by)}{noise}"
-        worse = self.b if self.worse == "b" else self.a
+        worse = self.b if self.loss_worse == "b" else self.a
         since = "" if self.apart_from is None else f", from {self.by} {number(self.apart_from)} on"
         d = self.first_difference
         if self.by == "step" and since and d is not None and d.at is not None and d.identical_rows:
@@ -223,13 +297,19 @@ class Comparison:
             )
         if self.worse_by is None:
             return f"{worse.label} is worse: its loss is not finite{since}"
-        by = f"{number(self.worse_by)} nats above at equal {_plural(self.by)}"
-        return f"{worse.label} is worse: {by} at the end{noise}{since}"
+        return f"{worse.label} is worse: {self._gap_text()}{noise}{since}"
+
+    def _gap_text(self) -> str:
+        unit = f" {self.unit}" if self.unit else ""
+        return f"{number(self.worse_by or 0.0)}{unit} above at equal {_plural(self.by)} at the end"
 
     @property
     def first_text(self) -> str:
         """Until where both are identical, and what differs first; one sentence."""
-        return "" if self.first_difference is None else _first_text(self.first_difference)
+        if self.first_difference is None:
+            return ""
+        whole = ", in what was compared" if self.not_compared else ""
+        return _first_text(self.first_difference, whole)
 
     @property
     def slope_ratio(self) -> float | None:
@@ -268,6 +348,10 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     first = first_difference(a.record, b.record, steps, rows_a, rows_b)
     changed = (*diff(a.settings, b.settings), *_logged_settings(first))
     same_order, reordered = _orders(a, b)
+    left = _not_compared(a.record, b.record, first)
+    notes = (*same_order, *_of_unknown(a, b, by, first), *_of_left(left))
+    unit = "nats" if loss_in_nats(a.record) and loss_in_nats(b.record) else ""
+    of_agent = _REWARD in measured_by_both(a.record, b.record)
     if not len(xa) or not len(xb) or max(xa[0], xb[0]) >= min(xa[-1], xb[-1]):
         why = f"nothing in common: no {by} at which both log a loss"
         said = (*(t for t in (_unfit(a), _unfit(b)) if t), why, *reordered)
@@ -278,8 +362,11 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
             common=None,
             changed=changed,
             warnings=said,
-            notes=same_order,
+            notes=notes,
             first_difference=first,
+            not_compared=left,
+            unit=unit,
+            of_agent=of_agent,
         )
     low, high = float(max(xa[0], xb[0])), float(min(xa[-1], xb[-1]))
     grid = np.unique(np.concatenate([xa, xb]))
@@ -290,8 +377,8 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     end_gap = float(np.median(gap[tail]))
     widest = int(np.argmax(np.abs(gap)))
     shown = np.unique(np.linspace(0, len(grid) - 1, min(_SHOWN, len(grid))).round().astype(int))
-    unit = 1e9 if by == "tokens" else 1e3
-    slopes = (_slope(xa, ya, low, high) * unit, _slope(xb, yb, low, high) * unit)
+    per = 1e9 if by == "tokens" else 1e3
+    slopes = (_slope(xa, ya, low, high) * per, _slope(xb, yb, low, high) * per)
     worse, apart_from, noise = _worse(a, b, by, first)
     return Comparison(
         a=a,
@@ -306,35 +393,96 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         changed=changed,
         warnings=(
             *(t for t in (_unfit(a), _unfit(b)) if t),
-            *_warnings(a, b, end_gap, slopes, by, worse),
+            # The loss of a policy or of its critic says nothing of how good it is.
+            *(() if of_agent else _warnings(a, b, end_gap, slopes, by, worse, unit)),
             *reordered,
         ),
-        notes=same_order,
+        notes=notes,
         first_difference=first,
-        worse=worse,
+        loss_worse=worse,
         to_target=_to_target(xa, ya, xb, yb),
         worse_by=abs(end_gap) if worse == ("b" if end_gap > 0 else "a") else None,
         apart_from=apart_from,
         noise=noise,
         apart=_apart(a, b, by, first),
+        of_agent=of_agent,
+        pace=_pace(a, b, by),
+        not_compared=left,
+        unit=unit,
     )
+
+
+def _not_compared(a: RunRecord, b: RunRecord, first: FirstDifference | None) -> tuple[str, ...]:
+    """Return the keys of numbers that were not compared, as logged."""
+    both = measured_by_both(a, b)
+    read = {n for n in both if n.startswith(OTHER) or n.split("/")[0] in _OUTCOMES}
+    seen = read | _PACES.keys() | {"wall_time_s"} | (first.compared if first else frozenset())
+    known = {k for r in (a, b) for n, key in r.keys.items() if n in seen for k in key.split(", ")}
+    keys = [
+        k for r in (a, b) for n, key in r.keys.items() if n not in seen for k in key.split(", ")
+    ]
+    keys += [*a.unread, *b.unread]
+    return tuple(masked_text(k) for k in dict.fromkeys(keys) if k not in known)
+
+
+def _of_left(keys: Sequence[str]) -> tuple[str, ...]:
+    """Return the note that names what was not compared."""
+    names = ", ".join(plain(k, limit=40) for k in keys[:_MOST_NAMED])
+    more = len(keys) - _MOST_NAMED
+    return (f"not compared: {names}" + (f" and {more} more" if more > 0 else ""),) if keys else ()
+
+
+def _of_unknown(a: Side, b: Side, by: By, first: FirstDifference | None) -> tuple[str, ...]:
+    """Return the note on numbers that no alias knows: from where they differ, how they end."""
+    found = []
+    for name, at in (first.since if first else {}).items():
+        _, one, two = _paired(a, b, by, name)
+        if name.startswith(OTHER) and len(one):
+            ends = f"{number(float(one[-1]))} and {number(float(two[-1]))} at the end"
+            found.append(f"{_label(name)} from step {number(at)} on, {ends}")
+    more = f"; and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    said = "; ".join(found[:_MOST_NAMED])
+    return (f"keys not understood that differ: {said}{more}",) if found else ()
+
+
+_PACES = {"step_time_s": 1.0, "throughput": -1.0}
+"""Signals of pace; which sign of their logarithm is slow."""
+
+
+def _pace(a: Side, b: Side, by: By) -> PaceApart | None:
+    """Return by how much the pace of both differs to the end, by the first signal of both."""
+    for name, sign in _PACES.items():
+        x, one, two = _paired(a, b, by, name)
+        good = (one > 0) & (two > 0) & np.isfinite(one) & np.isfinite(two)
+        x, one, two = x[good], one[good], two[good]
+        at = apart_at_end(np.log(one), np.log(two))
+        if at is not None:
+            level_a, level_b = float(np.median(one[at:])), float(np.median(two[at:]))
+            ratio = (level_b / level_a) ** sign
+            if abs(np.log(ratio)) >= np.log1p(_SLOW_SHARE):
+                return PaceApart(name, level_a, level_b, float(x[at]), ratio)
+    return None
 
 
 def _apart(a: Side, b: Side, by: By, first: FirstDifference | None) -> tuple[Apart, ...]:
     """Return the signals that both measure, but the training loss, and that end apart."""
     found: list[Apart] = []
     for name in sorted(measured_by_both(a.record, b.record) - {"loss"}):
-        known = SIGNAL_BY_NAME.get(name.split("/")[0])
-        if known is None or known.bad == "none":
+        known, unknown = SIGNAL_BY_NAME.get(name.split("/")[0]), name.startswith(OTHER)
+        if not unknown and (known is None or known.bad == "none"):
             continue
         outcome = name.split("/")[0] in _OUTCOMES
-        x, one, two = _paired(a, b, by, name, between=outcome)
+        x, one, two = _paired(a, b, by, name, between=outcome or unknown)
         ends_at = _end_of_finite(one), _end_of_finite(two)
         if outcome and ends_at[0] != ends_at[1]:  # one of them is not finite any more
             found.append(Apart(name, one[-1], two[-1], float(x[min(ends_at)])))
             continue
         # Where noise lives on a log scale, so do gaps; what is not positive has no logarithm.
-        logs = known.scale == "log" and not (np.any(one <= 0) or np.any(two <= 0))
+        logs = (
+            known is not None
+            and known.scale == "log"
+            and not (np.any(one <= 0) or np.any(two <= 0))
+        )
         at = apart_at_end(
             *((np.log(one), np.log(two)) if logs else (one, two)), skip=_parted(x, by, first)
         )
@@ -418,7 +566,9 @@ def _paired(
         return (np.zeros(0),) * 3
     rows_a, rows_b = a.rows[one.present[a.rows]], b.rows[two.present[b.rows]]
     steps, rows_a, rows_b = common_rows(a.record, b.record, rows_a, rows_b)
-    if by == "tokens" or (between and len(steps) < _FEW_COMMON):
+    fewer = min(len(own[c.present[own]]) for own, c in ((a.rows, one), (b.rows, two)))
+    few = len(steps) < max(_FEW_COMMON, _COMMON_SHARE * fewer)
+    if by == "tokens" or (between and few):
         (xa, ya), (xb, yb) = _series(a, name, by), _series(b, name, by)
         if not len(xa) or not len(xb):
             return (np.zeros(0),) * 3
@@ -441,9 +591,9 @@ def _label(signal: str) -> str:
     return "learning rate" if signal == "lr" else signal_label(signal)
 
 
-def _first_text(d: FirstDifference) -> str:
+def _first_text(d: FirstDifference, whole: str) -> str:
     if d.at is None:
-        return f"identical in all {d.num_rows} rows that both log"
+        return f"identical in all {d.num_rows} rows that both log{whole}"
     shown = [
         f"{_label(s.signal)} {number(s.a)} and {number(s.b)}"
         + (f" (× {s.ratio:.3g})" if s.ratio is not None and abs(s.ratio - 1) >= 0.01 else "")
@@ -560,6 +710,7 @@ def _warnings(
     slopes: tuple[float, float],
     by: By,
     worse: Literal["a", "b"] | None,
+    unit: str,
 ) -> Sequence[str]:
     """Return what a person should know before anything else.
 
@@ -567,10 +718,10 @@ def _warnings(
     falls steeply, and the healthy one beside it is not slow.
     """
     said = []
-    # The loss of a policy or of its critic says nothing of how good it is.
-    if abs(end_gap) > USELESS_GAP and "reward" not in measured_by_both(a.record, b.record):
+    if abs(end_gap) > USELESS_GAP:
         above, better = (b, a) if end_gap > 0 else (a, b)
-        gap = f"{above.label} is {abs(end_gap):.3g} nats above {better.label} at the same {by}"
+        size = f"{abs(end_gap):.3g}{f' {unit}' if unit else ''}"
+        gap = f"{above.label} is {size} above {better.label} at the same {by}"
         useless = _is_useless(above, better, by)
         said.append(f"{gap}: it is learning nothing useful" if useless else gap)
     flat, steep = sorted(slopes, key=abs)

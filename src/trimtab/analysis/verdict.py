@@ -11,12 +11,12 @@ the run's own rows.
 """
 
 import math
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from trimtab.analysis.loss_unit import loss_in_nats
 from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
 from trimtab.analysis.standing import StandingLoss, standing_of
 from trimtab.chronicle.coverage import Coverage
@@ -24,6 +24,7 @@ from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.detectors.reward_flat import gained
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
+from trimtab.readers.other_columns import is_seldom
 from trimtab.readers.rank_values import is_of_rank
 from trimtab.readers.writers import PARTLY
 from trimtab.record import RunRecord
@@ -50,8 +51,6 @@ _NEVER = 0.05
 """A fault seen in a smaller share of places is said to be missed."""
 _MOST_NAMED = 5
 """Names that a sentence lists; the rest is counted."""
-_IN_NATS = re.compile(r"(?:^|[^a-z])(?:lm|ce|nll|cross|xent|token|crossentropyloss)(?:[^a-z]|$)")
-"""Keys of a loss that is a cross-entropy, in nats; of another loss the unit is not known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,7 +198,7 @@ def judgement_of(
     logged = frozenset(record.columns)
     if canonical(record.keys.get("loss", "loss")) == "val_loss":  # it stands in for the train loss
         logged -= {"loss"}
-    in_nats = bool(_IN_NATS.search(plain(record.keys.get("loss", "")).lower().replace("_", " ")))
+    in_nats = loss_in_nats(record)
     verdict = bad_verdict(ending, open_alarm=open_alarm)
     why = "" if ending is None else ending.why
     standing = standing_of(record)
@@ -220,7 +219,8 @@ def judgement_of(
         )
     )
     unread = {masked_text(key): count for key, count in record.unread.items()}
-    by_shape = {masked_text(record.keys.get(n, n)) for n in logged if n.startswith(OTHER)}
+    shaped = (n for n in logged if n.startswith(OTHER) and not is_seldom(record.columns[n]))
+    by_shape = {masked_text(record.keys.get(n, n)) for n in shaped}
     ignored = _ignored(silent, unread, by_shape)
     if standing is not None and not standing.from_start:
         ignored += (standing.text,)

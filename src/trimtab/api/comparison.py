@@ -75,7 +75,7 @@ class RunComparison:
         for c in (self.sides, *self.others):
             if c.end_gap is None:
                 continue
-            if c.worse == "b" and c.worse_by is None:
+            if c.loss_worse == "b" and c.worse_by is None:
                 lost.append(c.b.label)
             else:
                 gaps.append((c.b.label, c.end_gap))
@@ -294,6 +294,9 @@ def _sides_to_json(c: Comparison) -> Mapping[str, object]:
         "to_target": None
         if c.to_target is None
         else {**asdict(c.to_target), "ratio": c.to_target.ratio},
+        "unit": c.unit or None,
+        "pace": None if c.pace is None else asdict(c.pace),
+        "not_compared": list(c.not_compared),
         "apart": [
             {"signal": x.signal, "a": x.a, "b": x.b, "since": x.since, "worse": x.worse}
             for x in c.apart

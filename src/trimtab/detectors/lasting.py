@@ -29,7 +29,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.stated_changes import states_a_change
 from trimtab.detectors.two_sides import TwoSides, best_parting
-from trimtab.readers.other_columns import MOVES
+from trimtab.readers.other_columns import MOVES, is_seldom
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import OTHER, plain, signal_label
@@ -177,7 +177,7 @@ def lasting_findings(record: RunRecord) -> tuple[Finding, ...]:
     found: list[Finding] = []
     for name in record.columns:
         what = LASTING.get(name) or LASTING.get(name.partition("/")[0] + "/" * ("/" in name))
-        if what is None:
+        if what is None or (name.startswith(OTHER) and is_seldom(record.columns[name])):
             continue
         for index in range(len(record.attempts)):
             found += _of(record, name, what, record.rows_of(index))

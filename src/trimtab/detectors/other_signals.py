@@ -17,7 +17,7 @@ import numpy as np
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.stated_changes import OF_PACE, states_a_change
-from trimtab.readers.other_columns import MEMORY
+from trimtab.readers.other_columns import MEMORY, is_seldom
 from trimtab.record import RunRecord
 from trimtab.text import OTHER, plain
 
@@ -32,7 +32,7 @@ def other_signal_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return unknown metrics that stopped being numbers, and memory that grows without end."""
     found: list[Finding] = []
     for name in record.columns:
-        if name.startswith(OTHER):
+        if name.startswith(OTHER) and not is_seldom(record.columns[name]):
             for index in range(len(record.attempts)):
                 told = _stopped(record, name, index) or _grows(record, name, index)
                 found += [told] if told is not None else []

@@ -2,7 +2,8 @@
 
 What a metric of somebody's own means nobody can list; that it is NaN to the end, or at another
 level for good, shows without. Kept are columns that are measured: numbers in most of the rows, that
-differ from row to row and do not only rise, as counters and clocks do. They make no row.
+differ from row to row and do not only rise, as counters and clocks do. They make no row. Those that
+are logged seldom, as validations are, are kept to be compared with those of another run alone.
 """
 
 import re
@@ -20,6 +21,7 @@ __all__ = [
     "MOVES",
     "TIME_BESIDE",
     "is_measured",
+    "is_seldom",
     "may_be_measured",
     "others_of",
 ]
@@ -29,6 +31,8 @@ TIME_BESIDE = {"time": True, "data time": False}
 """Keys that say beside each other which is the time of a step: so mmengine and detectron2 write."""
 LEAST_VALUES, LEAST_SHARE = 48, 0.5
 """Numbers, and of the rows."""
+LEAST_SELDOM = 4
+"""Numbers."""
 MOVES, MOST_UP = 0.1, 0.98
 """Of the values, that differ from the one before; and that rise, as those of a counter. Ours."""
 MEMORY = re.compile(
@@ -55,7 +59,7 @@ def may_be_measured(key: str) -> bool:
 def others_of(
     columns: Mapping[str, Column], rows: NDArray[np.intp], taken: Mapping[str, str]
 ) -> dict[str, tuple[str, Column]]:
-    """Return name -> key and column [len(rows)] of those that are measured.
+    """Return name -> key and column [len(rows)] of those that are measured, or logged seldom.
 
     Args:
         columns: By key, of all rows of a file.
@@ -66,9 +70,18 @@ def others_of(
     found: dict[str, tuple[str, Column]] = {}
     for key, column in columns.items():
         here = Column(column.values[rows], column.present[rows])
-        if key not in used and is_measured(here, key):
+        if key not in used and (is_measured(here, key) or is_seldom(here)):
             found[OTHER + key] = key, here
     return found
+
+
+def is_seldom(column: Column) -> bool:
+    """Whether numbers stand in few rows, with gaps between them."""
+    values, begun = column.logged(), int(column.present.argmax())
+    few = LEAST_SELDOM <= len(values) < LEAST_SHARE * len(column.values)
+    # One that stops being written stands in each row before.
+    apart = not column.present[begun : begun + len(values)].all()
+    return bool(few and apart)
 
 
 def is_measured(column: Column, key: str) -> bool:

@@ -152,7 +152,7 @@ def _tables(c: Comparison | None, impact: Impact | None) -> str:
         parts.append(
             _table(
                 f"At equal {c.by}s".replace("tokenss", "tokens"),
-                (c.by, c.a.label, c.b.label, "gap, nats"),
+                (c.by, c.a.label, c.b.label, f"gap, {c.unit}" if c.unit else "gap"),
                 [tuple(number(v) for v in (g.position, g.a, g.b, g.gap)) for g in c.gaps],
             )
         )

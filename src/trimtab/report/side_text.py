@@ -55,7 +55,7 @@ class SideText:
 
 def _sides(c: Comparison) -> Iterator[RenderableType]:
     if c.verdict:
-        mark, style = ("○", "") if c.worse is None and not c.apart else ("●", "bold yellow")
+        mark, style = ("○", "") if not (c.worse or c.apart or c.pace) else ("●", "bold yellow")
         yield Text(f"{mark} {plain(c.verdict)}", style)
     if c.first_text:
         yield Text(plain(c.first_text))
@@ -66,7 +66,7 @@ def _sides(c: Comparison) -> Iterator[RenderableType]:
     if c.common is not None and c.end_gap is not None:
         yield Text(_summary(c))
         gaps = [(number(g.position), number(g.a), number(g.b), f"{g.gap:+.4g}") for g in c.gaps]
-        yield from _table((c.by, c.a.label, c.b.label, "gap, nats"), gaps)
+        yield from _table((c.by, c.a.label, c.b.label, f"gap, {c.unit}" if c.unit else "gap"), gaps)
         means = [(m.signal.replace("_", " "), mean_text(m.a), mean_text(m.b), "") for m in c.means]
         yield from _table(("mean of", c.a.label, c.b.label, ""), means)
     changed = [(x.key, x.a or "—", x.b or "—") for x in c.changed]
@@ -95,16 +95,17 @@ def _impact(impact: Impact) -> Iterator[RenderableType]:
 def _summary(c: Comparison) -> str:
     low, high = c.common or (0.0, 0.0)
     parts = [f"both from {c.by} {number(low)} to {number(high)}"]
-    if c.end_gap is not None:
-        parts.append(f"at its end {c.b.label} is {c.end_gap:+.4g} nats from {c.a.label}")
+    unit = f" {c.unit}" if c.unit else ""
+    if c.end_gap:
+        parts.append(f"at its end {c.b.label} is {c.end_gap:+.4g}{unit} from {c.a.label}")
     if c.slopes is not None and c.slope_ratio is not None and np.isfinite(c.slope_ratio):
-        unit = "10⁹ tokens" if c.by == "tokens" else "1 000 steps"
+        per = "10⁹ tokens" if c.by == "tokens" else "1 000 steps"
         parts.append(
-            f"slopes {c.slopes[0]:+.3g} and {c.slopes[1]:+.3g} nats per {unit}, ratio"
+            f"slopes {c.slopes[0]:+.3g} and {c.slopes[1]:+.3g}{unit} per {per}, ratio"
             f" {c.slope_ratio:.3g}"
         )
     # Where neither is worse, which comes first to a loss is noise.
-    if c.to_target is not None and c.worse is not None:
+    if c.to_target is not None and c.loss_worse is not None and not c.of_agent:
         t = c.to_target
         parts.append(
             f"loss {number(t.loss)} is reached at {c.by} {number(t.a)} and {number(t.b)}:"
