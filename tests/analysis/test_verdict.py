@@ -274,6 +274,53 @@ def test_an_ending_is_what_stands_at_the_end(tmp_path: Path, text: str, badly: b
     assert (trimtab.analyze(log).verdict == "ended-badly") is badly
 
 
+def _in_other_words(first: int, last: int) -> str:
+    """Rows whose loss the crash classifier has no word for."""
+    rows = (f"it {s:>5}/600 | ce {6 - s / 150:.4f} | lr 1e-3\n" for s in range(first, last, 5))
+    return "".join(rows)
+
+
+_DONE = "done, saved model.pt\n"
+
+
+@pytest.mark.parametrize(
+    ("behind", "badly"),
+    [
+        (_in_other_words(595, 601) + _DONE, False),
+        (_in_other_words(595, 601) + "    eval @ 600: val_ce 1.9\n" + _DONE + "bye\n", False),
+        (_in_other_words(595, 601) + "2026-01-01 10:00:00 Finished.\n", False),
+        # Another rank has printed on; the end is that of the launcher; no row follows at all.
+        (_in_other_words(595, 601), True),
+        (_in_other_words(595, 601) + _DONE + "ERROR: rank 3 exited with code 1\n", True),
+        (_in_other_words(595, 601) + "done with epoch 3\n", True),
+        (_in_other_words(585, 595) + _DONE, True),
+        (_DONE, True),
+    ],
+)
+def test_rows_and_an_ordinary_end_behind_a_fault_mean_that_it_was_caught(
+    tmp_path: Path, behind: str, badly: bool
+) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(_in_other_words(5, 595) + _TRACE + behind, encoding="utf-8")
+    assert (trimtab.analyze(log).verdict == "ended-badly") is badly
+
+
+_OOM = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB\n"
+
+
+@pytest.mark.parametrize(
+    ("again", "told"), [(_in_other_words(300, 601), True), (_in_other_words(400, 601), False)]
+)
+def test_how_an_earlier_attempt_ended_is_a_note(tmp_path: Path, again: str, told: bool) -> None:
+    log = tmp_path / "train.log"
+    log.write_text("\nhello\n" + _in_other_words(5, 400) + _OOM + again, encoding="utf-8")
+    run = trimtab.analyze(log).runs[0]
+    notes = [n for n in run.notes if "earlier attempt" in n]
+    assert run.ending is None
+    assert len(notes) == told
+    assert all("oom_gpu" in n and "CUDA out of memory" in n and "line 82" in n for n in notes)
+
+
 _PLOT = (
     "12:00:01: Unable to plot network architecture:\n"
     "12:00:02: module 'torch.onnx' has no attribute '_optimize_trace'\n"

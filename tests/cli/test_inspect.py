@@ -1,5 +1,6 @@
 import io
 import json
+import os
 import re
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from trimtab.cli import main
 from trimtab.cli.stdin import kept_stdin
 from trimtab.errors import ConfigError
 from trimtab.report.overview import shortened_together
@@ -136,6 +138,18 @@ def test_a_closed_pipe_is_no_error(tr8_log: Path) -> None:
     )
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_the_status_counts_where_the_reader_goes_away(
+    tr8_log: Path, monkeypatch: pytest.MonkeyPatch, form: tuple[str, ...]
+) -> None:
+    end, start = os.pipe()
+    os.close(end)
+    with os.fdopen(start, "w", encoding="utf-8") as nobody:
+        monkeypatch.setattr(sys, "stdout", nobody)
+        assert main(["inspect", str(tr8_log), "--fail-on", "warning", *form]) == 1
+        assert main(["inspect", str(tr8_log), *form]) == 0
 
 
 def test_several_logs_end_with_a_line_each_the_worst_last(

@@ -165,6 +165,14 @@ def test_a_column_that_is_not_there_is_named(run: Run, log: Path, given: str, to
     assert told in err
 
 
+def test_a_column_that_a_table_lacks_is_named(run: Run, log: Path) -> None:
+    table = log.with_name("german.csv")
+    table.write_text("Schritt;Verlust\n" + "".join(f"{i};{3 - i / 100}\n" for i in range(99)))
+    code, _, err = run("inspect", table, "--columns", "loss=Quatsch")
+    assert code == 2
+    assert "no column 'quatsch' for 'loss'; found 'Schritt', 'Verlust'" in err
+
+
 def test_a_log_without_a_loss_fails_where_it_must_be_judged(run: Run, log: Path) -> None:
     table = log.with_name("rates.csv")
     table.write_text("step,lr\n" + "".join(f"{i},0.001\n" for i in range(300)))

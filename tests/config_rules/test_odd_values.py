@@ -13,6 +13,7 @@ from trimtab.config_rules.advice import reach
 from trimtab.config_rules.budget import Machine, plan_config, plan_lines
 from trimtab.config_rules.lint import lint
 from trimtab.config_rules.presets import difference, find_preset
+from trimtab.config_rules.rules import rule_table
 from trimtab.config_rules.terminal import render_config, render_difference
 from trimtab.configs.settings import NAMES
 
@@ -74,3 +75,14 @@ def test_odd_values_in_any_setting_break_nothing() -> None:
             console = Console(file=io.StringIO(), width=80)
             console.print(render_config(run, found, fine=(), everything=True, width=80))
             console.print(render_difference("x", "", differs))
+
+
+@pytest.mark.parametrize(("num", "told"), [(1, "1 rule satisfied"), (2, "2 rules satisfied")])
+def test_rules_are_counted_in_words_that_agree(num: int, told: str) -> None:
+    console = Console(file=io.StringIO(), width=80)
+    fine = tuple(rule_table().values())[:num]
+    console.print(render_config(make_settings(layers=1, hidden=96), [], fine=fine, width=80))
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert told in text
+    assert "1 layer ×" in text

@@ -1,13 +1,17 @@
 """Every kind of incident gets causes that speak, and a test that separates the first two."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from trimtab import detectors
+from trimtab.analysis.explain import causes_of_kind
 from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.diagnosis.diagnose import Diagnosis, rank_causes
 from trimtab.diagnosis.experiments import EXPERIMENT_BY_ID
 from trimtab.diagnosis.features import Features
+from trimtab.diagnosis.kind_notes import KIND_NOTE_BY_NAME, KIND_NOTES
 from trimtab.kinds import KIND_BY_NAME
 
 
@@ -50,6 +54,37 @@ def test_what_leads_and_what_would_tell(
     assert named[0].cause == cause
     assert named[0].evidence
     assert found.experiment == experiment
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause"),
+    [
+        ("memorised", "memorised-data"),
+        ("overfitting", "overfitting"),
+        ("never-learns", "chance-from-start"),
+        ("setting-jump", "setting-changed"),
+        ("plateau", "updates-too-small"),
+        ("too-good", "leaked-targets"),
+        ("frozen-signal", "not-wired"),
+        ("repeated-data", "repeated-data"),
+    ],
+)
+def test_the_first_cause_told_of_an_everyday_kind_has_evidence(kind: str, cause: str) -> None:
+    told = [c for c in causes_of_kind(kind) if c != UNKNOWN]
+    assert told[0] == cause
+    signs = KIND_NOTE_BY_NAME[kind].signs
+    ways = [explained(kind, signs=frozenset({s})) for s in signs] or [explained(kind)]
+    assert any(c.evidence for w in ways for c in w.causes if c.cause == cause)
+
+
+def test_the_signs_of_a_kind_are_detectors_that_find_it() -> None:
+    sources = [p.read_text("utf-8") for p in Path(detectors.__file__).parent.glob("*.py")]
+    for note in KIND_NOTES:
+        found = [s for s in sources if f'"{note.kind}"' in s]
+        for sign in note.signs:
+            parts = sign.split("-")
+            names = ["-".join(parts[:n]) for n in range(1, len(parts) + 1)]
+            assert any(f'"{name}"' in s for name in names for s in found), (note.kind, sign)
 
 
 def test_a_drift_at_the_full_rate_is_not_the_schedules_doing() -> None:

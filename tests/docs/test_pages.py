@@ -11,6 +11,7 @@ import yaml
 
 from tools.doc_blocks import ROOT, pages, shortened
 from trimtab.cli import build_parser
+from trimtab.kinds import KIND_BY_NAME
 from trimtab.plan.policy import Policy
 from trimtab.version import __version__
 
@@ -32,6 +33,13 @@ def test_readme_is_short_and_says_what_was_not_run_early() -> None:
     assert len(lines) <= 160
     (status,) = [n for n, line in enumerate(lines) if "was not run on several GPUs" in line]
     assert status < len(lines) / 3
+
+
+def test_the_closed_list_of_kinds_is_whole() -> None:
+    text = (ROOT / "docs" / "formats.md").read_text(encoding="utf-8")
+    listed = re.search(r"^Kinds are a closed list[^:]*: ([^.]+)\.$", text, flags=re.M)
+    assert listed is not None
+    assert sorted(re.split(r",\s+", listed[1])) == sorted(KIND_BY_NAME)
 
 
 def test_links_lead_somewhere() -> None:

@@ -14,7 +14,7 @@ from functools import cache
 from trimtab.detectors.domain_signs import SIGN_BY_ID
 from trimtab.diagnosis.causes import CAUSE_BY_ID, UNKNOWN, CauseEntry
 from trimtab.diagnosis.diagnose import rank_causes
-from trimtab.diagnosis.evidence import EvidenceRule
+from trimtab.diagnosis.evidence import STATE_KINDS, EvidenceRule
 from trimtab.diagnosis.experiments import EXPERIMENT_BY_ID, EXPERIMENTS
 from trimtab.diagnosis.features import Features
 from trimtab.diagnosis.kind_notes import KIND_NOTE_BY_NAME
@@ -152,6 +152,8 @@ def _titles(kind: str) -> Mapping[str, str]:
 def _kind(name: str) -> Entry:
     kind, note = KIND_BY_NAME[name], KIND_NOTE_BY_NAME[name]
     causes = [c for c in causes_of_kind(name) if c != UNKNOWN]
+    due = [f"{c}: {CAUSE_BY_ID[c].title}" for c in causes] or [_NOTHING_SPEAKS]
+    causes = causes or [UNKNOWN]
     remedies = dict.fromkeys(r for c in causes for r in CAUSE_BY_ID[c].remedies)
     return Entry(
         type="kind",
@@ -163,22 +165,41 @@ def _kind(name: str) -> Entry:
             ("first", [note.first]),
             ("seen in", [str(s) for s in note.seen]),
             ("not to be mistaken for", _look_alikes(name)),
-            ("may be due to", [f"{c}: {CAUSE_BY_ID[c].title}" for c in causes]),
+            ("may be due to", due),
             ("what may help", _histories(remedies)),
             ("sources disagree", _disagreements(name)),
         ),
     )
 
 
+_NOTHING_SPEAKS = f"{UNKNOWN}: the kind by itself speaks for none of the causes"
+
+
 def causes_of_kind(kind: str, *, most: int = 5) -> tuple[str, ...]:
-    """Return the causes of an incident of which nothing but its kind is known, likeliest first."""
-    # A kind of one sort of training is said on a sign, so what its signs speak for counts.
-    signs = frozenset(sign.id for sign in SIGN_BY_ID.values() if sign.kind == kind)
-    bare = Features(
-        kinds=frozenset({kind}), severity="warning", axis="step", onset=0.0, signs=signs
-    )
-    ranked = rank_causes(bare, before=0.0).causes
-    return tuple(c.cause for c in ranked if c.confidence >= 0.02)[:most]
+    """Return the causes of an incident of which nothing but its kind is known, likeliest first.
+
+    A kind that is said on a sign alone has the causes that its signs speak for, each sign being as
+    likely as the others. Of one that is no matter of the loss's course a cause counts only with
+    evidence: what is left by default for a spike is none of it.
+    """
+    of_domain = frozenset(sign.id for sign in SIGN_BY_ID.values() if sign.kind == kind)
+    ways = [frozenset({sign}) for sign in KIND_NOTE_BY_NAME[kind].signs]
+    ways += [of_domain] if of_domain or not ways else []
+    shares: dict[str, float] = {}
+    for signs in ways:
+        bare = Features(
+            kinds=frozenset({kind}), severity="warning", axis="step", onset=0.0, signs=signs
+        )
+        for cause in rank_causes(bare, before=0.0).causes:
+            if cause.evidence or (kind in STATE_KINDS and not signs):
+                share = shares.get(cause.cause, 0.0) + cause.confidence / len(ways)
+                shares[cause.cause] = share
+    ranked = sorted(shares, key=lambda name: -shares[name])
+    return tuple(name for name in ranked if shares[name] >= _LEAST_SHARE)[:most]
+
+
+_LEAST_SHARE = 0.02
+"""Share from which a cause of a kind is worth a line. Ours."""
 
 
 def _cause(name: str) -> Entry:

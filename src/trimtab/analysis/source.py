@@ -14,7 +14,7 @@ from pathlib import Path
 from trimtab.analysis.account import RunAccount
 from trimtab.analysis.assemble import events_of, make_account
 from trimtab.analysis.config_evidence import config_signs, signs_of_this_run
-from trimtab.analysis.ending import ending_of
+from trimtab.analysis.ending import earlier_ends, ending_of
 from trimtab.analysis.frames import is_columns, record_of_columns
 from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.verdict import Ending
@@ -195,6 +195,8 @@ def account_of(
         facts={**record.facts, **beside.facts},
         notes=(*record.notes, *layer_notes, *left_out, *beside.notes, *no_evidence),
     )
+    ended = earlier_ends(record)
+    record = replace(record, notes=(*ended, *record.notes)) if ended else record
     given_up = _given_up(RunDirectory(Path(path))) if path else None
     events = events_of(path) if path else ()
     return make_account(

@@ -6,7 +6,6 @@ stderr.
 """
 
 import argparse
-import contextlib
 import importlib
 import io
 import os
@@ -14,7 +13,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-from trimtab.cli.output import tell_error
+from trimtab.cli.output import discard_output, tell_error
 from trimtab.errors import TrimtabError
 from trimtab.version import __version__
 
@@ -107,12 +106,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("trimtab: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:  # the reader of our output went away, as in `trimtab inspect x | head`
-        _discard_output()
+        discard_output()
         return 0
     except OSError as error:  # a full disk behind our output
         what = f"{error.filename}: " if error.filename else "the output cannot be written: "
         tell_error(f"{what}{error.strerror or error}")
-        _discard_output()
+        discard_output()
         return 2
 
 
@@ -133,9 +132,3 @@ def _run(given: Sequence[str]) -> int:
 def _flush() -> None:
     if sys.stdout is not None:
         sys.stdout.flush()
-
-
-def _discard_output() -> None:
-    """Discard buffered output; otherwise the interpreter fails to flush it on exit."""
-    with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

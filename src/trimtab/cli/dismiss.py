@@ -6,7 +6,7 @@ from trimtab.analysis.selection import choose_incident
 from trimtab.analysis.source import read_account, store
 from trimtab.chronicle.dismissals import Dismissal, remember
 from trimtab.cli.output import print_json, tell
-from trimtab.cli.reason import add_reason, author_of, reason_of
+from trimtab.cli.reason import add_reason, author_of, reason_given, reason_of
 from trimtab.errors import ConfigError
 from trimtab.text import plain
 
@@ -21,7 +21,9 @@ def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None
     parser.add_argument("path", metavar="RUN", help="a log or a run directory")
     parser.add_argument("incident", metavar="INCIDENT", help="its letter, onset, or KIND@ONSET")
     add_reason(parser, told="shown wherever it is told")
-    parser.add_argument("--undo", action="store_true", help="let it be an alarm again")
+    parser.add_argument(
+        "--undo", action="store_true", help="let it be an alarm again; needs no reason"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print one JSON document (docs/formats.md)"
     )
@@ -35,14 +37,17 @@ def run(arguments: argparse.Namespace) -> int:
     incident = told.incident
     if arguments.undo and not told.dismissed:
         raise ConfigError(f"{arguments.path}: {arguments.incident} is not dismissed")
-    action = f"dismiss {arguments.incident}" + " --undo" * arguments.undo
     dismissal = Dismissal(
         attempt=incident.attempt,
         kind=incident.kind,
         severity=incident.severity,
         onset=incident.onset,
         onset_row=incident.onset_row,
-        why=reason_of(arguments, action),
+        why=(
+            reason_given(arguments)
+            if arguments.undo
+            else reason_of(arguments, f"dismiss {arguments.incident}")
+        ),
         author=author_of(arguments),
         undo=arguments.undo,
     )

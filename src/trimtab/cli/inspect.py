@@ -1,12 +1,14 @@
 """`trimtab inspect PATH...`: what went wrong in a training log, since when, and what to do."""
 
 import argparse
+import contextlib
 import gc
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO, cast
 
 from rich.console import Console
 from rich.text import Text
@@ -18,7 +20,7 @@ from trimtab.analysis.verdict import FAIL_ON
 from trimtab.cli import watch
 from trimtab.cli.bar import Bar
 from trimtab.cli.detectors import judge_of
-from trimtab.cli.output import SafeConsole, print_json, tell_error, write_file
+from trimtab.cli.output import LastingOutput, SafeConsole, print_json, tell_error, write_file
 from trimtab.cli.stdin import STDIN, kept_stdin
 from trimtab.diagnosis.causes import UNKNOWN
 from trimtab.errors import ConfigError, ReadError
@@ -126,6 +128,11 @@ def _inspect(arguments: argparse.Namespace) -> int:
         if len(arguments.paths) != 1 or arguments.html:
             raise ConfigError("--follow: takes one path and no --html; give one log")
         return watch.follow(arguments.paths[0], arguments, beside)
+    if arguments.fail_on is not None:
+        # A reader that goes away must not hide the status; without one asked for, nothing is lost.
+        out = cast("TextIO", LastingOutput(sys.stdout))
+        with contextlib.redirect_stdout(out), Bar() as bar:
+            return _run(arguments, beside, bar)
     with Bar() as bar:
         return _run(arguments, beside, bar)
 

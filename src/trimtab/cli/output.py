@@ -1,12 +1,14 @@
 """What commands print: one JSON document, or text for people."""
 
 import argparse
+import contextlib
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -16,7 +18,16 @@ from trimtab.errors import ConfigError, TrimtabError
 from trimtab.masking import masked, masked_text
 from trimtab.text import finite_json, visible
 
-__all__ = ["SafeConsole", "errors_as_json", "print_json", "tell", "tell_error", "write_file"]
+__all__ = [
+    "LastingOutput",
+    "SafeConsole",
+    "discard_output",
+    "errors_as_json",
+    "print_json",
+    "tell",
+    "tell_error",
+    "write_file",
+]
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _STEERING = re.compile("[\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
@@ -44,6 +55,41 @@ class SafeConsole(Console):
                 yield segment
             else:
                 yield Segment(visible(segment.text, keep="\n\t"), segment.style)
+
+
+class LastingOutput:
+    """Stdout of a command whose exit status counts: it goes on where its reader goes away.
+
+    So `inspect … --fail-on warning | head` gives the status of the verdict.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, text: str) -> int:
+        """Write, or discard what nobody reads."""
+        try:
+            return self._out.write(text)
+        except BrokenPipeError:
+            discard_output()
+            return len(text)
+
+    def flush(self) -> None:
+        """Flush what is still read."""
+        try:
+            self._out.flush()
+        except BrokenPipeError:
+            discard_output()
+
+    def __getattr__(self, name: str) -> Any:
+        """Return all else as the stream has it."""
+        return getattr(self._out, name)
+
+
+def discard_output() -> None:
+    """Discard buffered output; otherwise the interpreter fails to flush it on exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def errors_as_json(arguments: argparse.Namespace, run: Callable[[argparse.Namespace], int]) -> int:

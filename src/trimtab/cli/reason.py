@@ -12,7 +12,7 @@ import sys
 
 from trimtab.errors import ConfigError
 
-__all__ = ["add_author", "add_reason", "author_of", "reason_of"]
+__all__ = ["add_author", "add_reason", "author_of", "reason_given", "reason_of"]
 
 
 def add_reason(parser: argparse.ArgumentParser, *, told: str) -> None:
@@ -38,13 +38,18 @@ def add_author(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def reason_given(arguments: argparse.Namespace) -> str:
+    """Return the reason that was given with the call, in one line; empty without one."""
+    return _line(arguments.why) or _line(os.environ.get("TRIMTAB_REASON"))
+
+
 def reason_of(arguments: argparse.Namespace, action: str) -> str:
     """Return why a person does something, in one line.
 
     Raises:
         ConfigError: Nobody says why, and nobody can be asked.
     """
-    told = _line(arguments.why) or _line(os.environ.get("TRIMTAB_REASON"))
+    told = reason_given(arguments)
     if not told and not arguments.json and sys.stdin.isatty() and sys.stderr.isatty():
         print(f"why {action}? (one line, for the journal) ", end="", file=sys.stderr, flush=True)
         told = _line(sys.stdin.readline())

@@ -20,6 +20,7 @@ from trimtab.config_rules.rules.shape import depth_words
 from trimtab.configs.facts import Facts
 from trimtab.configs.settings import Settings
 from trimtab.plan.remedies import Remedy
+from trimtab.readers.numbers import counted
 
 __all__ = [
     "render_advice",
@@ -62,12 +63,12 @@ def render_config(
     shown = [f for f in findings if everything or f.severity != "info" or f.rule == "READ"]
     rows.append(render_findings(shown, width))
     quiet = [f for f in findings if f not in shown]
-    counts = [f"{len(fine)} rules satisfied"]
+    counts = [f"{counted(len(fine), 'rule')} satisfied"]
     if others:
-        counts.append(f"{others} finding{'s' if others > 1 else ''} of the other phase")
+        counts.append(f"{counted(others, 'finding')} of the other phase")
     if quiet:
         named = ", ".join(f"{f.rule} {f.title}" for f in quiet)
-        counts.append(f"{len(quiet)} remark{'s' if len(quiet) > 1 else ''} on {named}")
+        counts.append(f"{counted(len(quiet), 'remark')} on {named}")
     if not everything:
         counts.append("trimtab preflight --all")
     rows.append(Text("· " + " · ".join(counts), style="dim"))
@@ -86,7 +87,7 @@ def _headline(settings: Settings, params: float | None) -> Text:
         parts.append(run.other_architecture)
     elif hidden and layers:
         parts.append(
-            f"{layers:.0f} layers × {hidden:.0f}, depth risk {depth_words(hidden, layers)}"
+            f"{counted(round(layers), 'layer')} × {hidden:.0f}, depth risk {depth_words(hidden, layers)}"
         )
     if dtype := run.get("dtype"):
         parts.append(str(dtype))

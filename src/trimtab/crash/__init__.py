@@ -5,7 +5,7 @@ the fault itself or the echo of one elsewhere, and who must act. The wordings ar
 (`patterns.toml`); the code only decides which of several matches is the fault.
 """
 
-from trimtab.crash.classify import CrashReport, classify
+from trimtab.crash.classify import CrashReport, classify, named_faults
 from trimtab.crash.table import CRASH_CLASSES
 
-__all__ = ["CRASH_CLASSES", "CrashReport", "classify"]
+__all__ = ["CRASH_CLASSES", "CrashReport", "classify", "named_faults"]

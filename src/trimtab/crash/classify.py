@@ -35,7 +35,7 @@ from trimtab.crash.table import (
     crash_patterns,
 )
 
-__all__ = ["CrashReport", "classify"]
+__all__ = ["CrashReport", "classify", "named_faults"]
 
 MAX_LINES: Final = 4000
 """Lines read, from the end."""
@@ -173,6 +173,18 @@ def classify(
         return None
     best = min(hits, key=lambda hit: hit.order)
     return _report(best, texts, skipped)
+
+
+def named_faults(lines: Sequence[str]) -> list[CrashReport]:
+    """Return every fault that these lines name, in their order, whatever came of it.
+
+    Args:
+        lines: The last lines of a log, in its order; of more than 4,000 the last ones are read.
+    """
+    skipped = max(len(lines) - MAX_LINES, 0)
+    texts = [clean(line) for line in lines[skipped:]]
+    hits = sorted(_hits(texts, crash_patterns()), key=lambda hit: hit.index)
+    return [_report(hit, texts, skipped) for hit in hits if hit.level == "cause"]
 
 
 def _hits(texts: list[str], rows: Sequence[CrashPattern]) -> Iterator[_Hit]:

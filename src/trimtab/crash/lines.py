@@ -7,6 +7,7 @@ __all__ = [
     "clean",
     "exception_name",
     "host_of",
+    "is_close",
     "is_finish",
     "is_frame",
     "is_python_warning",
@@ -85,6 +86,12 @@ _FINISH = re.compile(
     r"(?:train_runtime|`?Trainer\.fit`? stopped: `max_|training (?:is |has )?(?:been )?"
     r"(?:complete[d]?|finished|done)\b|exiting program (?:after|at) |finished training"
     r"|done training|reached max(?:imum)? (?:steps|iterations|epochs)|Training Complete)",
+    re.IGNORECASE,
+)
+
+_CLOSE = re.compile(
+    r"(?:^|[\]:>|] )\W{0,3}(?:all |training )?(?:done|finished|completed?)\b"
+    r"(?!\W{1,3}(?:with|load|read|epoch|step|iter|batch|eval|valid|warm|compil|shard|rank|\d))",
     re.IGNORECASE,
 )
 
@@ -214,6 +221,11 @@ def nan_progress(line: str) -> bool:
 def is_finish(line: str) -> bool:
     """Return whether the line says that training came to its planned end."""
     return bool(_FINISH.search(line[:1200]))
+
+
+def is_close(line: str) -> bool:
+    """Return whether the line takes leave as a script does that is through: `done, saved`."""
+    return bool(_CLOSE.search(unlabelled(line[:200]))) and not names_a_failure(line)
 
 
 def rank_of(line: str) -> int | None:

@@ -96,6 +96,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="plateau",
+        signs=("plateau", "late-stall", "converged", "rate-ended"),
         looks="the loss is flat while the learning rate is not near its end",
         first="a growing gap to a smaller model or to an earlier run at the same step",
         seen=(
@@ -108,6 +109,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="too-good",
+        signs=("too-low", "drop", "held-out-drop", "held-out-solved", "memorised"),
         looks="the training loss falls below what the size and the data allow, with a smooth curve",
         first="the share of repeated n-grams among the targets, from the first hundred steps on",
         seen=(
@@ -271,6 +273,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
     *DOMAIN_NOTES,
     KindNote(
         kind="overfitting",
+        signs=("overfitting", "overfitting-few-rows"),
         looks=(
             "the validation loss turns and rises over several validations, the training loss"
             " falls on"
@@ -279,6 +282,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="memorised",
+        signs=("by-heart", "staircase"),
         looks=(
             "the training loss comes to hundredths of a nat, often by a step down at each pass over"
             " the data"
@@ -287,6 +291,17 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="never-learns",
+        signs=(
+            "never-learns-chance",
+            "never-learns-gradient",
+            "never-learns-rate",
+            "guessing",
+            "no-gradient",
+            "unmoved",
+            "hardly-moved",
+            "barely-warm",
+            "never-validates",
+        ),
         looks=(
             "the loss stays at ln k, as a guess among k classes has it, or the gradient norm or the"
             " rate is 0 in every row"
@@ -295,6 +310,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="setting-jump",
+        signs=("setting-change", "unannounced-change", "lr-change", "loss-rescaled"),
         looks=(
             "a logged setting leaves its value or its schedule from one row to the next; the loss"
             " may follow hundreds of rows later"

@@ -33,6 +33,9 @@ class KindNote:
     first: str
     """What moves first, and how long before; empty where nothing is known to."""
     seen: tuple[PublicRun, ...] = ()
+    signs: tuple[str, ...] = ()
+    """Detectors of which each by itself makes an incident of this kind, where the kind is made of
+    nothing else: what they speak for are its causes."""
 
 
 @dataclass(frozen=True, kw_only=True)

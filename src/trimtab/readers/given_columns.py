@@ -5,7 +5,7 @@ stores of trackers) and any number that a text prints behind a name. It is kept 
 variable, so that two readings at once do not see each other's.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -20,6 +20,7 @@ __all__ = [
     "checked_columns",
     "columns_given",
     "given_meaning",
+    "missing_among",
     "missing_column",
     "parse_columns",
 ]
@@ -106,11 +107,28 @@ def given_meaning(key: str) -> str | None:
     return given.get(normalise(key)) if given else None
 
 
+def missing_among(keys: Iterable[str]) -> str:
+    """Return a sentence about the first signal whose column is not among keys; empty without one.
+
+    Of a log in which nothing else is known: what was given is why.
+    """
+    keys = list(keys)
+    there = {normalise(key) for key in keys}
+    for column, name in _given.get().items():
+        if name not in AXES and column not in there:
+            return _lacks(column, name, keys)
+    return ""
+
+
+def _lacks(column: str, name: str, found: Iterable[str]) -> str:
+    return f"no column {column!r} for {name!r}; found {', '.join(map(repr, list(found)[:8]))}"
+
+
 def missing_column(record: RunRecord) -> str:
     """Return a sentence about the first signal whose column the record lacks; empty without one."""
     for column, name in _given.get().items():
         if name in AXES or normalise(record.keys.get(name, name)) == column:
             continue
         found = sorted({*record.keys.values(), *record.unread})
-        return f"no column {column!r} for {name!r}; found {', '.join(map(repr, found[:8]))}"
+        return _lacks(column, name, found)
     return ""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.readers.clock_columns import written_at
+from trimtab.readers.given_columns import missing_among
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.other_columns import MAX_OTHERS, is_measured, may_be_measured
@@ -107,6 +108,8 @@ def record_of_series(
     series, gathered = _gathered(series)
     chosen, tag_notes = choose_tags({tag: s.value for tag, s in series.items() if len(s.step)})
     if not chosen:
+        if lacks := missing_among(sorted({*tags_seen, *series})):
+            raise ReadError(f"{source}: {lacks}; correct --columns")
         names = ", ".join(shown(t) for t in sorted({*tags_seen, *series})[:8]) or "no scalars"
         raise ReadError(
             f"{source}: no known signal; looked for a loss, reward, grad norm and others, found "

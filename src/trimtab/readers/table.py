@@ -29,7 +29,7 @@ from trimtab.readers.freetext.keys import (
     names_mean,
     score_place,
 )
-from trimtab.readers.given_columns import given_meaning
+from trimtab.readers.given_columns import given_meaning, missing_among
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
@@ -566,8 +566,11 @@ class LogTable:
         self._gather(columns)
         signals, keys = self._signals(columns, columnar=columnar)
         if not signals:
+            lacks = missing_among(k for k in self._cells if k)
             error = ReadError(
-                f"{self.source}: no known signal; looked for a loss, reward, grad norm and others, "
+                f"{self.source}: {lacks}; correct --columns"
+                if lacks
+                else f"{self.source}: no known signal; looked for a loss, reward, grad norm and others, "
                 f"found {_some(self._cells)}; rename a column, e.g. to 'loss', or say"
                 " --columns loss=COLUMN,step=COLUMN (of an agent: reward=COLUMN)"
             )
