@@ -291,7 +291,7 @@ def test_numbers_under_unknown_keys_are_compared_and_what_was_not_is_named(
         def edit(row: Row) -> None:
             row["data_s"] = 0.001
             if row["step"] % 30 == 0:
-                row["val_ema/xent"] = level or 2.0 / row["step"]
+                row["probe/gap"] = level or 2.0 / row["step"]
 
         return edit
 
@@ -299,12 +299,12 @@ def test_numbers_under_unknown_keys_are_compared_and_what_was_not_is_named(
     bad = write(tmp_path / "bad.jsonl", rows_of(), averaged(2.302))
     told = parse(run("compare", good, bad, "--json")[1])
     assert "no difference" not in told["verdict"]
-    assert "val_ema/xent" in told["verdict"]
+    assert "probe/gap" in told["verdict"]
     assert told["first_difference"]["at"] == 30
     assert told["worse"] is None
     (apart,) = told["apart"]
     assert apart["b"] == pytest.approx(2.302)
-    assert any("val_ema/xent" in n and "2.302" in n for n in told["notes"])
+    assert any("probe/gap" in n and "2.302" in n for n in told["notes"])
 
     def late(row: Row) -> None:
         row["x_time"] = 1.0 if row["step"] < 9 else 2.0
