@@ -151,7 +151,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "nats or squared error, as logged",
         "up",
         "Reconstruction part of the loss of a variational autoencoder.",
-        "recon|recon_loss|train/recon|train/recon_loss|loss/recon|loss_recon|recons_loss|rec_loss|recon_nll|rec_nll|"
+        "recon|rec|recon_loss|train/recon|train/recon_loss|loss/recon|loss_recon|recons_loss|rec_loss|recon_nll|rec_nll|"
         "reconstruction|reconstruction_loss|train/reconstruction_loss|loss/reconstruction",
     ),
     DomainWord(

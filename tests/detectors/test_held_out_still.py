@@ -50,7 +50,10 @@ def test_an_error_at_its_worst_while_the_loss_falls_is_told() -> None:
     error = 1 - 0.004 * rng.random(N)
     assert _told(loss=_loss() - 0.25, eval_error=error) == [("eval_error", 0)]
     assert not _told(loss=_loss() - 0.25, eval_score=0.004 * rng.random(N))  # a hard task
-    assert not _told(loss=_loss() + 2, eval_error=error)
+    few = np.where(T < 25, error, np.nan)
+    assert not _told(loss=_loss() + 2, eval_error=few)
+    # In so many, whatever the loss does.
+    assert _told(loss=_loss() + 2, eval_error=error) == [("eval_error", 0)]
     assert not _told(loss=_loss() - 0.25, eval_error=np.where(T < 40, error, 0.8))
 
 

@@ -304,6 +304,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
     "times other": lambda x, a, y: x.low >= a * y.high > 0,
+    "at most start": lambda x, a, _: x.high <= a * x.start,
     "lags": _lags,
     "falls with": lambda x, _a, y: _falls_with(x, y),
     "pays": _pays,

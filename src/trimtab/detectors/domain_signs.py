@@ -420,8 +420,8 @@ _MOE: tuple[DomainSign, ...] = (
         ),
         # A router may become sure of each token while all experts have as many.
         unless=(
-            _c("expert_load_max", "stays within", 0.1),
-            _c("aux_loss", "stays within", 0.05),
+            _c("expert_load_max", "at most start", 1.1),
+            _c("aux_loss", "at most start", 1.05),
         ),
         causes=("router-collapse",),
     ),

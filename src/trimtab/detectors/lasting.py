@@ -34,7 +34,7 @@ from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import OTHER, plain, signal_label
 
-__all__ = ["LASTING", "lasting_findings"]
+__all__ = ["LASTING", "lasting_findings", "worse_by_words"]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -123,7 +123,9 @@ _WORSE_UP = frozenset(
         "dropped",
         "nan",
         "nans",
+        "violation",
         "violations",
+        "viol",
         "retries",
         "timeouts",
         "failures",
@@ -234,6 +236,17 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
             ),
         )
     ]
+
+
+def worse_by_words(name: str) -> int:
+    """Return the sign of the direction in which an unknown number is worse; 0 where no word says it.
+
+    Example:
+        >>> [worse_by_words(f"other/{k}") for k in ("rmse_q700", "coverage", "gpu_temp")]
+        [1, -1, 0]
+    """
+    words = _words(name)
+    return int(bool(words & _WORSE_UP)) - int(bool(words & _WORSE_DOWN))
 
 
 def _is_worse(name: str, *, up: bool) -> bool:

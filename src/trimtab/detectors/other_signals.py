@@ -9,20 +9,30 @@ one before (but for `SLACK`), by `GROWN` in all and by a quarter of that in the 
 on at `PACE` of its mean pace in each of the last stretches, and ends in the middle of a night. Not told
 where the log states a change as it grows.
 
+**Worse**: a number that a word of its key calls worse for it (`lasting`), and that has got worse ever
+since its best, as `came_up` has it, by `WORSE_SHARE` of the best or of the way to it. Not beside a
+reward: what an agent is scored by trades one for another.
+
 Whether such a number moves at once and for good is asked by `lasting`. In hindsight.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
+from trimtab.detectors.came_up import climb_of
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.lasting import worse_by_words
 from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.stated_changes import OF_PACE, states_a_change
-from trimtab.readers.other_columns import MEMORY, is_seldom
+from trimtab.readers.other_columns import LEAST_VALUES, MEMORY, is_seldom
 from trimtab.record import RunRecord
 from trimtab.text import OTHER, plain
 
 __all__ = ["other_signal_findings"]
 
+WORSE_SHARE = 0.15
+"""Of the best, or of the way to it, that a number gets worse by. Ours."""
 LEAST_BEFORE, LEAST_AFTER, AFTER_SHARE = 100, 16, 0.1
 PARTS, SLACK, GROWN, LATE, PACE = 8, 1, 1.3, 0.25, 0.6
 """All bars are ours."""
@@ -34,9 +44,39 @@ def other_signal_findings(record: RunRecord) -> tuple[Finding, ...]:
     for name in record.columns:
         if name.startswith(OTHER) and not is_seldom(record.columns[name]):
             for index in range(len(record.attempts)):
-                told = _stopped(record, name, index) or _grows(record, name, index)
+                told = (
+                    _stopped(record, name, index)
+                    or _grows(record, name, index)
+                    or _worsens(record, name, index)
+                )
                 found += [told] if told is not None else []
     return tuple(found)
+
+
+def _worsens(record: RunRecord, name: str, index: int) -> Finding | None:
+    """Return the way from its best to the end of a number that a word says is worse there."""
+    sign = worse_by_words(name)
+    rows = record.columns[name].finite_rows(record.rows_of(index))
+    if not sign or len(rows) < LEAST_VALUES or "reward" in record.columns:
+        return None
+    values = record.columns[name].values[rows]
+    climb = climb_of(record, name, rows, sign * values)
+    if climb is None or states_a_change(record, climb.onset_row, len(rows) // 8, of=OF_PACE):
+        return None
+    best, last = sign * climb.expected, sign * climb.value
+    if abs(last - best) < WORSE_SHARE * max(abs(best), abs(float(values[0]) - best)):
+        return None
+    key = plain(record.keys.get(name, name), limit=60)
+    return replace(
+        climb,
+        detector="other-worsens",
+        kind="signal-abnormal",
+        severity="warning",
+        value=last,
+        expected=best,
+        direction="up" if sign > 0 else "down",
+        text=f"{key} {best:.4g} → {last:.4g}: worse ever since its best (in hindsight)",
+    )
 
 
 def _stopped(record: RunRecord, name: str, index: int) -> Finding | None:

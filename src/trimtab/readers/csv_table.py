@@ -34,6 +34,9 @@ from trimtab.vocabulary import normalise
 
 __all__ = ["CsvReader"]
 
+_OF_LOGGER = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} ")
+"""Python's logging writes the milliseconds behind a comma."""
+
 _MANY_ROWS = 20
 _FEW_LINES = 3
 """Lines below which one that fills half a sample is a dump of data, not a row of many columns."""
@@ -191,6 +194,8 @@ class CsvReader:
         if delimiter is None:
             return 0.0
         header, *rows = (_cells(line, delimiter) for line in lines)
+        if _OF_LOGGER.match(lines[0]):
+            return 0.0
         header = _surplus(header, rows).names(header)
         names = [name.strip() for name in header]
         while delimiter != "|" and names and not names[-1]:

@@ -11,7 +11,7 @@ written and is left out: half a number is worse than none.
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,11 +20,13 @@ from numpy.typing import NDArray
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines
 from trimtab.readers.chatter import Chatter
+from trimtab.readers.freetext.changes import ChangeLine, changes_of, states_change
 from trimtab.readers.line_layout import LaidOut, Layouts, RecordLayout, learn_record
 from trimtab.readers.megatron_units import MegatronFork, settle_units
 from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.rank_times import RankTimes
 from trimtab.readers.sections import Sections
+from trimtab.readers.stated_settings import STATED_SETTING, settings_in
 from trimtab.record import RecordBuilder, RunRecord
 from trimtab.vocabulary import canonical, unit_scale
 
@@ -92,7 +94,10 @@ class MegatronReader:
         parse.builder.unread.update(parse.unread)
         if callable(tail_notes):
             parse.builder.notes.extend(tail_notes())
-        return settle_units(parse.builder.build(), parse.layout)
+        return settle_units(parse.with_changes(parse.builder.build()), parse.layout)
+
+
+_MOST_CHANGES = 256
 
 
 @dataclass
@@ -116,11 +121,27 @@ class _Parse:
     layouts: Layouts = field(default_factory=Layouts)
     chatter: Chatter = field(default_factory=Chatter)
     rank_times: RankTimes = field(default_factory=RankTimes)
+    changes: list[ChangeLine] = field(default_factory=list)
+    """Lines that announce a change; their number is that of the records before them."""
     unread: Counter[str] = field(default_factory=Counter)
     """Keys that no alias knows, and how many records have a number under each."""
 
     def __post_init__(self) -> None:
         self.sections = Sections(self.builder)
+
+    def with_changes(self, record: RunRecord) -> RunRecord:
+        """Return the record with what lines between its records announce."""
+        columns, notes = changes_of(self.changes, np.arange(record.num_rows, dtype=np.int64))
+        found = settings_in({}, columns)
+        if found is None or STATED_SETTING in record.columns:
+            return record
+        key, column = found
+        return replace(
+            record,
+            columns={**record.columns, STATED_SETTING: column},
+            keys={**record.keys, STATED_SETTING: key},
+            notes=(*record.notes, *(n.replace("line", "behind record", 1) for n in notes)),
+        )
 
     def see_block(self, lines: list[str]) -> None:
         """Look at lines in their order.
@@ -143,6 +164,10 @@ class _Parse:
             elif _is_inert(lines[at]):
                 self.chatter.see(lines[at])
                 self.rank_times.see(lines[at])
+                if states_change(lines[at], 1) is not None:
+                    self._see_run(lines, run, found)
+                    run = []
+                    self._see_change(lines[at])
             else:
                 self._see_run(lines, run, found)
                 run = []
@@ -245,6 +270,12 @@ class _Parse:
         self.chatter.see(line)
         self.rank_times.see(line)
         self.sections.see(line)
+        self._see_change(line)
+
+    def _see_change(self, line: str) -> None:
+        if self.builder.num_rows > 0 and len(self.changes) < _MOST_CHANGES:
+            said = states_change(line, self.builder.num_rows)
+            self.changes += [said] if said is not None else []
 
     def _see_record(self, line: str, match: re.Match[str]) -> None:
         values = self._fields(line, match.end())

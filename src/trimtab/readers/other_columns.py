@@ -16,6 +16,7 @@ from trimtab.record import Column
 from trimtab.text import OTHER
 
 __all__ = [
+    "LEAST_VALUES",
     "MAX_OTHERS",
     "MEMORY",
     "MOVES",

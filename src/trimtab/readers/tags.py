@@ -115,7 +115,7 @@ _SET_KEYS = tuple(
     for text in (
         rf"(?:{_SPLIT}[/_])?loss/{_SET}",
         rf"{_SPLIT}/{_SET}/loss",
-        rf"(?P<split>val|valid|validation|eval)_loss_{_SET}",
+        rf"(?P<split>val|valid|validation|eval)[/_]loss_{_SET}",
         rf"(?P<split>val|valid|validation|eval|dev)[_/]{_SET}_loss",
         rf"{_SET}/(?P<split>val|valid|validation|eval)_loss",
     )

@@ -46,10 +46,13 @@ _OBJECTIVE = (
 )
 _MIXTURE = r"\b(?P<mixture>(?:data[ _-]?)?mix(?:ture)?|data ?set|data (?:source|stage))\b"
 _BEGINS = r"\b(?:start|begin|launch)(?:s|ing|ning)?\b"
+_HEAD = r"^(?:\[[^\]\n]{0,40}\]|\b(?:INFO|DEBUG|NOTICE)\b|[^A-Za-z\[])*+"
+"""What a logger writes before a message: times, names in brackets, a level."""
 _PATTERNS = tuple(
     re.compile(text, re.IGNORECASE)
     for text in (
-        rf"^[^A-Za-z]*{_STAGE}",
+        rf"{_HEAD}{_STAGE}",
+        rf"\bdata {_STAGE} {_BEGINS}",
         rf"(?:{_MOVES}|{_BEGINS})[^\n]{{0,40}}?{_STAGE}",
         rf"{_MOVES}[^\n]{{0,40}}?(?:{_SIZE}|{_DATA})",
         rf"(?:{_MOVES}|\bturn(?:s|ed|ing)? o(?:n|ff)\b)[^\n]{{0,20}}?{_OBJECTIVE}",
