@@ -759,6 +759,18 @@ _SSL: tuple[DomainSign, ...] = (
         ),
         causes=("representation-collapse",),
     ),
+    DomainSign(
+        id="representation-of-one",
+        title="all inputs agree in full, and their representations come together",
+        kind="signal-abnormal",
+        way="down",
+        all=(
+            _c("embedding_std", "share of best", 0.5),
+            # Minus the cosine of two views: at -1 they are one.
+            _c("loss", "under", -0.97),
+        ),
+        causes=("representation-collapse",),
+    ),
 )
 
 _DIFFUSION: tuple[DomainSign, ...] = (

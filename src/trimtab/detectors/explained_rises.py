@@ -10,6 +10,7 @@ that another alarm cuts off, needs an earlier one that healed.
 
 **A part that is warmed up**: a total loss = reconstruction + weight x divergence, as of a VAE,
 rises while the weight does. It is a note where the reconstruction is no worse than before the rise,
+or by no more than a logged weight gains by pressing the divergence down,
 and the divergence is not larger either, or its weight is logged and has risen; where the total does
 not rise by more than the other part gains, or is; and, without a logged weight, at no edge. A total
 that falls while the reconstruction stands is nothing too good.
@@ -291,7 +292,7 @@ def _of_a_warm_up(record: RunRecord, f: Finding) -> bool:
         return False
     part = _Moved(record, f, "recon_loss")
     other, weight = _Moved(record, f, "latent_kl"), _Moved(record, f, "kl_weight")
-    if not part.known or part.errors >= ERRORS:
+    if not part.known or (part.errors >= ERRORS and not _is_pressed(part, other, weight)):
         return False
     if not (other.known and other.errors < ERRORS) and not (
         weight.known and weight.errors > ERRORS
@@ -313,6 +314,18 @@ def _of_a_warm_up(record: RunRecord, f: Finding) -> bool:
     edge = float(np.max(of_four[4:] - of_four[:-4]))
     # A weight that is not logged grows step by step.
     return weight.known or rise < LEAST_SIGMA * total.noise or edge < EDGE_SHARE * rise
+
+
+def _is_pressed(part: "_Moved", other: "_Moved", weight: "_Moved") -> bool:
+    """Whether a growing weight presses a divergence down, which costs some reconstruction.
+
+    At the best of recon + w kl no more is paid than what it gains: w times the fall of kl.
+    """
+    if not (other.known and weight.known) or weight.errors <= ERRORS:
+        return False
+    fall = median(other.old) - median(other.new[-PART_ROWS:])
+    rise = _highest(part.new) - median(part.old)
+    return rise <= LARGER * float(weight.new.max()) * fall
 
 
 def _of_a_weight(record: RunRecord, f: Finding) -> bool:

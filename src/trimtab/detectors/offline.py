@@ -7,6 +7,7 @@ from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.came_up import with_climbs
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.data_sets import set_findings
+from trimtab.detectors.data_waits import data_wait_findings
 from trimtab.detectors.each_pass import as_follows, told_once
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.detectors.excerpt import excerpt_findings
@@ -70,6 +71,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     silence_findings,
     growing_hang_findings,
     written_pace_findings,
+    data_wait_findings,
     lost_signal_findings,
     other_signal_findings,
     layer_findings,

@@ -30,13 +30,19 @@ OUTSIDE: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule(
                 "data-time",
-                lambda f: max(f.data_share or 0.0, 0.0),
+                lambda f: max(f.data_share or 0.0, 0.0) * e.no_sign("data-waits")(f),
                 2.5,
                 "the time that waits for data grew by {f.data_share:.0%} of what a step grew by",
             ),
             EvidenceRule(
+                "data-waits", e.sign("data-waits"), 2.5, "slow rows wait for data, as the log says"
+            ),
+            EvidenceRule(
                 "data-time-as-before",
-                lambda f: e.yes(f.data_share is not None and f.data_share < 0.1),
+                lambda f: (
+                    e.yes(f.data_share is not None and f.data_share < 0.1)
+                    * e.no_sign("data-waits")(f)
+                ),
                 -0.7,
                 "the logged time that waits for data is as before",
             ),
