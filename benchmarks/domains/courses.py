@@ -189,7 +189,13 @@ def vae(rng: np.random.Generator, n: int) -> Courses:
     f = np.linspace(0.0, 1.0, n)
     recon = _around(rng, 85.0 + 60.0 * np.exp(-6.0 * f), 0.01)
     divergence = _around(rng, 22.0 * (1.0 - np.exp(-8.0 * f)) + 1.0, 0.03)
-    return {"loss": recon + divergence, "recon_loss": recon, "latent_kl": divergence}
+    weight = np.ones(n)
+    return {
+        "loss": recon + divergence,
+        "recon_loss": recon,
+        "latent_kl": divergence,
+        "kl_weight": weight,
+    }
 
 
 def q_learning(rng: np.random.Generator, n: int) -> Courses:

@@ -30,6 +30,12 @@ def test_a_warm_up_by_epochs_is_no_jump(rows: int, first: float) -> None:
     assert len(_told(lr)) <= (rows > 10)
 
 
+@pytest.mark.parametrize("next_rate", [1.01e-2, 1.05e-2, 1.2e-2])
+def test_a_jump_that_a_small_step_follows_is_no_warm_up(next_rate: float) -> None:
+    lr = np.concatenate((np.full(200, 1e-5), np.full(150, 1e-2), np.full(150, next_rate)))
+    assert _told(lr, hindsight=True)[0] == (200, "warning")
+
+
 def test_a_jump_beyond_the_rise_before_and_one_after_a_fall_are() -> None:
     warm = np.repeat(1e-6 + 2e-4 * np.arange(4), 6)
     jump = np.concatenate((warm, np.full(20, 2e-3)))

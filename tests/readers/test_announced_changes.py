@@ -42,6 +42,11 @@ SILENT = [
     "the dataset has {n} rows",
     "switching off the lights {k}",
     "Enabling checkpointing {k}",
+    "enabled dropout rng tracker {k}",
+    "dataset changed on disk: refreshing cache {k}",
+    "turning on loss function cache {k}",
+    "GC: freezing objects to speed up fork {k}",
+    "Changing task {k} to worker 2",
 ]
 
 

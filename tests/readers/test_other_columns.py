@@ -184,3 +184,13 @@ def test_time_beside_data_time_is_that_of_a_step(tmp_path: Path, suffix: str) ->
     record = _analyzed(tmp_path / f"a{suffix}", time=time, data_time=data).runs[0].record
     assert record.keys["step_time_s"] == "time"
     assert np.allclose(record.columns["step_time_s"].logged(), time, rtol=1e-4)
+
+
+def test_constants_take_no_place_of_what_is_measured(tmp_path: Path) -> None:
+    constants = {f"const_{chr(97 + i)}": np.full(N, float(i)) for i in range(20)}
+    values = _noisy(0.1)
+    values[200:] = np.nan
+    for stored in (_stored(tmp_path / "run-a.wandb", **constants, zz_gap=values),):
+        assert [i.incident.onset for i in stored.incidents] == [200]
+    told = _analyzed(tmp_path / "a.jsonl", **constants, zz_gap=values)
+    assert [i.incident.onset for i in told.incidents] == [200]

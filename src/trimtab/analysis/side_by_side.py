@@ -338,6 +338,7 @@ def mean_text(value: float) -> str:
     return number(value) if np.isfinite(value) else "—"
 
 
+@np.errstate(all="ignore")
 def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     """Return how b differs from a.
 

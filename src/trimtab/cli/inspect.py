@@ -128,7 +128,7 @@ def _inspect(arguments: argparse.Namespace) -> int:
         if len(arguments.paths) != 1 or arguments.html:
             raise ConfigError("--follow: takes one path and no --html; give one log")
         return watch.follow(arguments.paths[0], arguments, beside)
-    if arguments.fail_on is not None:
+    if arguments.fail_on is not None and sys.stdout is not None:
         # A reader that goes away must not hide the status; without one asked for, nothing is lost.
         out = cast("TextIO", LastingOutput(sys.stdout))
         with contextlib.redirect_stdout(out), Bar() as bar:

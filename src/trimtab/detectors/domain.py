@@ -281,6 +281,11 @@ def _lies_at_zero(x: SignalLevel, most: float) -> bool:
     return all(0 <= level <= most for level in (*late, *x.halves))
 
 
+def _moves(x: SignalLevel) -> bool:
+    """Whether the course is measured: what stands still excuses nothing."""
+    return x.ordered[-1] - x.ordered[0] > 1e-3 * abs(x.ordered[-1])
+
+
 HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "over": lambda x, a, _: x.high >= a,
     "under": lambda x, a, _: x.low <= a,
@@ -304,7 +309,8 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
     "times other": lambda x, a, y: x.low >= a * y.high > 0,
-    "at most start": lambda x, a, _: x.high <= a * x.start,
+    "at most start": lambda x, a, _: x.start > 0 and _moves(x) and x.high <= a * x.start,
+    "near best": lambda x, a, _: x.low >= a * x.top > 0,
     "lags": _lags,
     "falls with": lambda x, _a, y: _falls_with(x, y),
     "pays": _pays,

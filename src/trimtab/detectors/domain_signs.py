@@ -326,11 +326,14 @@ _RL: tuple[DomainSign, ...] = (
         kind="policy-collapse",
         way="up",
         all=(
-            _c("q_value", "times past", 2.0),
+            _c("q_value", "times past", 4.0),
+            _c("q_value", "over", 1.0),
             _c("q_value", "accelerates", 1.0),
             _c("q_value", "sigma above past", 8),
         ),
         any=(_c("reward", "not rising", 1.0),),
+        # An agent that has come to the most there is goes on learning what that is worth.
+        unless=(_c("reward", "near best", 0.95),),
         causes=("value-loss-explosion",),
     ),
     DomainSign(
@@ -421,7 +424,7 @@ _MOE: tuple[DomainSign, ...] = (
         # A router may become sure of each token while all experts have as many.
         unless=(
             _c("expert_load_max", "at most start", 1.1),
-            _c("aux_loss", "at most start", 1.05),
+            _c("aux_loss", "at most start", 1.02),
         ),
         causes=("router-collapse",),
     ),
@@ -741,6 +744,8 @@ _VAE: tuple[DomainSign, ...] = (
             _c("latent_kl", "lies at zero", 0.05),
             _c("latent_kl", "share of best", 0.05),
             _c("recon_loss", "stays within", 0.1),
+            # By itself a small divergence may be one of each dimension, or weighted.
+            _c("kl_weight", "over", 1.5),
         ),
         min_rows=32,
         causes=("posterior-collapse",),
@@ -754,7 +759,7 @@ _SSL: tuple[DomainSign, ...] = (
         kind="signal-abnormal",
         way="down",
         all=(
-            _c("embedding_std", "share of best", 0.15),
+            _c("embedding_std", "share of best", 0.03),
             _c("embedding_std", "sigma below best", 6),
         ),
         causes=("representation-collapse",),
@@ -796,7 +801,7 @@ _DIFFUSION: tuple[DomainSign, ...] = (
             _c("ema_loss", "times other", 1.5, "val_loss"),
             _c("ema_loss", "times other", 1.5, "loss"),
         ),
-        min_rows=8,
+        min_rows=16,
         causes=("averaged-weights-broken",),
     ),
     DomainSign(

@@ -50,10 +50,10 @@ NOTHING = 1e-6
 """Of the highest rate. As in `rate_ended`."""
 MOST_FILLED, MOVED = 2, 5.0
 """Longest repetition before; and printed units that evaluations moved by until then."""
-FEWEST, NO_LOSS = 4, 1e-3
-SHARES = frozenset(("acc", "accuracy", "top", "mrr", "hit", "hits", "recall", "f", "iou", "miou"))
-"""Words of scores that are shares: other scores have units."""
-FEW_SCORES, LOW_SCORE, FIRST, GAINED = 10, 0.35, 5, 1.25
+FEWEST, NO_LOSS, LEAST_LOSS = 4, 1e-3, 2.0
+SHARES = frozenset(("acc", "accuracy", "top", "iou", "miou"))
+"""Words of scores that are shares of what is right: of a ranking a few percent may be good."""
+FEW_SCORES, LOW_SCORE, FIRST, GAINED = 10, 0.35, 5, 1.15
 MANY = 30
 AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.5
 MOST_ERROR = 1.5
@@ -124,7 +124,7 @@ def _at_nothing(record: RunRecord, rows: Rows, y: Floats, span: slice) -> list[F
     late = y[len(y) // 2 :]
     loss = record.columns["loss"]
     trained = loss.values[loss.finite_rows(span)]
-    if len(late) < FEWEST or not y[0] > DIGITS * _unit(y) or len(trained) < FEWEST:
+    if len(late) < FEWEST or not y[0] > max(DIGITS * _unit(y), LEAST_LOSS) or len(trained) < FEWEST:
         return []
     if not 0 <= median(late) <= _unit(y) or np.abs(late).max() > NO_LOSS * y[0]:
         return []
@@ -179,7 +179,8 @@ def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) 
         if not SHARES & set(re.findall("[a-z]+", record.keys.get(name, name).lower())):
             return []
         share = 100.0 if y.max() > 1 else 1.0
-        low = bool(y.min() >= 0 and y.max() <= LOW_SCORE * share and y.max() > 0)
+        high = float(np.quantile(y, 0.9))
+        low = bool(y.min() >= 0 and 0 < high <= LOW_SCORE * share)
         pinned = low and median(y[len(y) // 2 :]) <= GAINED * median(y[:FIRST])
     else:
         pinned = bool(y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR)

@@ -118,7 +118,7 @@ class LrChangeDetector:
         lately = self.above * max(state.recent, state.earlier, state.lr)
         fresh = state.num_jumps == 0 and lately < lr < state.highest / self.above
         beyond = lr > self.above * state.highest
-        if 0 < lr - state.lr <= self.above * state.step_up:
+        if 0.5 * state.step_up <= lr - state.lr <= self.above * state.step_up > 0:
             return new, ()
         new = replace(new, num_jumps=state.num_jumps + 1)
         finding = Finding(

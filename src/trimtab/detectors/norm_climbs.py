@@ -7,7 +7,7 @@ seen whole: medians of `POINTS` equal stretches, from the lowest one on. The nor
 * comes to `FACTOR` times its lowest, by its last stretches,
 * rises by Kendall's test of trend above `SCORE`, the last third no slower than half of the pace of
   the others, in logarithms: a norm that follows a falling rate flattens,
-* while the loss, never below 0, keeps from there on `LOSS_KEPT` of its level: what becomes sharper falls.
+* while the loss, hardly ever below 0, keeps from there on `LOSS_KEPT` of its level: what becomes sharper falls.
 
 A warning where no other alarm tells of the norm. Source of the test as in `came_up`; bars are ours.
 """
@@ -28,7 +28,7 @@ __all__ = ["norm_climb_findings", "with_norm_climbs"]
 Floats = NDArray[np.float64]
 
 POINTS, LEAST_POINTS, END = 64, 13, 3
-FACTOR, SCORE, PACE = 5.0, 4.5, 0.5
+FACTOR, SCORE, PACE = 8.0, 4.5, 0.5
 LOSS_KEPT = 0.8
 
 
@@ -73,7 +73,7 @@ def norm_climb_findings(record: RunRecord) -> tuple[Finding, ...]:
         beside = loss.values[at][np.isfinite(loss.values[at])]
         num = max(len(beside) // 8, 1)
         before, after = np.median(beside[:num]), np.median(beside[-num:])
-        if not len(beside) or beside.min() < 0 or after < LOSS_KEPT * before:
+        if not len(beside) or np.quantile(beside, 0.05) < 0 or after < LOSS_KEPT * before:
             continue
         found.append(
             finding_at(

@@ -2,7 +2,7 @@
 
 What another signal does where one of them changes is no surprise. A pace that goes down there is a
 note: longer sequences, larger images and another batch cost time by design. So is a loss that drops
-where a stage, or a setting that the log calls by its name, changes: other data cost less.
+where a stage changes, or a line announces another objective or other data, which may cost less.
 """
 
 import re
@@ -11,7 +11,7 @@ from dataclasses import replace
 import numpy as np
 
 from trimtab.detectors.contract import Finding
-from trimtab.readers.stated_settings import STAGE, STATED_SETTING
+from trimtab.readers.stated_settings import ANNOUNCED, STAGE, STATED_SETTING
 from trimtab.record import RunRecord
 
 __all__ = ["as_stated", "states_a_change"]
@@ -32,8 +32,9 @@ OF_PACE = (STATED_SETTING, "batch_size", "stage", "trainable_parameters")
 RATE_FACTOR = 1.3
 """A rate that moves by less from row to row follows its schedule. As in `explained_rises`."""
 OF_DATA = (STATED_SETTING, STAGE)
-SAME = 1.05
-"""Times a step of the rate, that the next one of a warm-up by epochs is at most. Ours."""
+SAME, LEAST_STEP, EARLY = 1.05, 0.5, 0.25
+"""Times a step of the rate, that the next one of a warm-up by epochs is at most and at least, and
+the share of the rows in which a run warms up. Ours."""
 NEAR_ROWS, MOST_ROWS = 4, 32
 """Rows between a change and what it does, and what its place may be off where that is a level. Ours."""
 
@@ -69,7 +70,10 @@ def as_stated(record: RunRecord, f: Finding) -> Finding:
     if f.kind == "too-good" and _ends_augmented(record, f):
         return replace(f, severity="info", text=f"{f.text}; detectors end without mosaics")
     of = OF_PACE if f.kind == "slowdown" else OF_DATA
-    over = 0 if f.kind == "slowdown" else MOST_ROWS
+    announced = ANNOUNCED in record.keys.get(STATED_SETTING, "") or STAGE in record.columns
+    if f.kind == "too-good" and not announced:
+        return f
+    over = MOST_ROWS if f.detector == "too-low" else 0
     if not states_a_change(record, f.onset_row, NEAR_ROWS + f.grain_rows + over, of=of):
         return f
     return replace(f, severity="info", text=f"{f.text}; it sets in where the log states a change")
@@ -101,4 +105,6 @@ def _goes_on_up(record: RunRecord, f: Finding) -> bool:
     here, after = int(moved[at]), int(moved[at + 1])
     held, before = after - here, here - int(moved[at - 1] if at else 0)
     steps = rate[here] - rate[here - 1], rate[after] - rate[here]
-    return 0.5 * before <= held <= 2 * before and 0 < steps[1] <= SAME * steps[0]
+    if here > EARLY * len(rate) or not 0.5 * before <= held <= 2 * before:
+        return False
+    return bool(0 < LEAST_STEP * steps[0] <= steps[1] <= SAME * steps[0])

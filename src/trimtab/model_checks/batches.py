@@ -267,7 +267,7 @@ def _beginnings(rows: Sequence[_Row]) -> Iterable[BatchFinding]:
     if found and found >= _NEARLY_ALL * len(rows):
         yield BatchFinding(
             rule="prompt-trained",
-            severity="error",
+            severity="warning",
             message=f"in {found} of {len(rows)} rows only the beginning is trained and all that"
             " follows is masked: the prompt, it seems, in place of the answer",
             instead="swap the mask: labels of the prompt are -100, those of the answer count",
@@ -295,7 +295,7 @@ def _agreement(rows: Sequence[_Row]) -> Iterable[BatchFinding]:
     for row in rows:
         if row.labels is None:
             continue
-        ahead = [*row.ids[1:], IGNORED]
+        ahead = [*row.ids[1:], IGNORED][: len(row.ids)]
         for token, following_token, label, counts in zip(
             row.ids, ahead, row.labels, row.counts, strict=True
         ):

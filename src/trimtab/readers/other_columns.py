@@ -8,6 +8,7 @@ are logged seldom, as validations are, are kept to be compared with those of ano
 
 import re
 from collections.abc import Collection, Mapping
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from trimtab.text import OTHER
 
 __all__ = [
     "LEAST_VALUES",
+    "MAX_CANDIDATES",
     "MAX_OTHERS",
     "MEMORY",
     "MOVES",
@@ -27,7 +29,8 @@ __all__ = [
     "others_of",
 ]
 
-MAX_OTHERS = 16
+MAX_OTHERS, MAX_CANDIDATES = 16, 64
+"""Columns that are kept; keys that are looked at for them, since constants are none."""
 TIME_BESIDE = {"time": True, "data time": False}
 """Keys that say beside each other which is the time of a step: so mmengine and detectron2 write."""
 LEAST_VALUES, LEAST_SHARE = 48, 0.5
@@ -69,11 +72,16 @@ def others_of(
     """
     used: Collection[str] = {k for keys in taken.values() for k in (keys, *keys.split(", "))}
     found: dict[str, tuple[str, Column]] = {}
+    seldom: dict[str, tuple[str, Column]] = {}
     for key, column in columns.items():
         here = Column(column.values[rows], column.present[rows])
-        if key not in used and (is_measured(here, key) or is_seldom(here)):
+        if key in used or len(found) == MAX_OTHERS:
+            continue
+        if is_measured(here, key):
             found[OTHER + key] = key, here
-    return found
+        elif is_seldom(here):
+            seldom[OTHER + key] = key, here
+    return found | dict(islice(seldom.items(), MAX_OTHERS - len(found)))
 
 
 def is_seldom(column: Column) -> bool:

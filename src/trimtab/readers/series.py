@@ -7,6 +7,7 @@ first of the next they are split where their own step falls.
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +17,7 @@ from trimtab.readers.clock_columns import written_at
 from trimtab.readers.given_columns import missing_among
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.numbers import counted, shown
-from trimtab.readers.other_columns import MAX_OTHERS, is_measured, may_be_measured
+from trimtab.readers.other_columns import MAX_CANDIDATES, MAX_OTHERS, is_measured, may_be_measured
 from trimtab.readers.part_losses import BROKEN_PARTS, Watched, watch_parts
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, stated_setting
@@ -60,7 +61,7 @@ class WantedTags:
         """Whether a tag names a signal, might be a loss, a setting, or one of the unknown ones."""
         if _is_known(tag) or tag in self._others:
             return True
-        if len(self._others) >= MAX_OTHERS or not may_be_measured(tag):
+        if len(self._others) >= MAX_CANDIDATES or not may_be_measured(tag):
             return False
         self._others.add(tag)
         return True
@@ -170,14 +171,15 @@ def _parts(
 
 def _others(series: Mapping[str, TagSeries], taken: Collection[str]) -> dict[str, str]:
     """Return name -> tag of those that nobody knows and that are measured."""
-    return {
-        OTHER + tag: tag
+    kept = (
+        tag
         for tag, s in series.items()
         if tag not in taken
         and not _is_known(tag)
         and may_be_measured(tag)
         and is_measured(Column(s.value, np.ones(len(s.value), dtype=np.bool_)), tag)
-    }
+    )
+    return {OTHER + tag: tag for tag in islice(kept, MAX_OTHERS)}
 
 
 def _gathered(series: Mapping[str, TagSeries]) -> tuple[Mapping[str, TagSeries], list[str]]:

@@ -34,7 +34,7 @@ from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
 from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
-from trimtab.readers.other_columns import MAX_OTHERS, TIME_BESIDE, may_be_measured, others_of
+from trimtab.readers.other_columns import MAX_CANDIDATES, TIME_BESIDE, may_be_measured, others_of
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
     GAN_PAIR,
@@ -383,7 +383,7 @@ class LogTable:
                 role = role if self._num_settings <= _MAX_SETTINGS else "nothing"
             if role == "other":
                 self._num_others += 1
-                role = role if self._num_others <= MAX_OTHERS else "nothing"
+                role = role if self._num_others <= MAX_CANDIDATES else "nothing"
             cells = self._cells[key] = _Cells(role)
         return cells.role
 

@@ -62,7 +62,8 @@ _PATTERNS = tuple(
 )
 _DENIED = re.compile(
     r"\b(?:no|not|without|never|if|cannot|failed|will|would|done|finish(?:ed)?|complete[d]?|end(?:s|ed)?"
-    r"|took|elapsed|warn\w*|errors?|sav(?:ed|ing)|load(?:ed|ing)|loss(?! function)|resum\w*|skip\w*)\b",
+    r"|took|elapsed|warn\w*|errors?|sav(?:ed|ing)|load(?:ed|ing)|loss(?! function)|resum\w*|skip\w*|cach\w*|log(?:ging|s)?|tracker|rng|workers?|disk|ssd|dir\w*|path|copy|pipeline|gc|fork"
+    r"|seeded|frequency|refresh\w*)\b",
     re.IGNORECASE,
 )
 

@@ -28,7 +28,7 @@ from trimtab.readers.freetext.keys import (
     written_as_rate,
 )
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
-from trimtab.readers.other_columns import MAX_OTHERS, TIME_BESIDE, may_be_measured
+from trimtab.readers.other_columns import MAX_CANDIDATES, TIME_BESIDE, may_be_measured
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
 from trimtab.said_by_words import LOSS_FUNCTIONS, is_length
 from trimtab.text import OTHER
@@ -350,7 +350,7 @@ class _LineParse:
     def _take_others(self) -> None:
         """Read keys beside a loss that nobody knows as numbers of their own."""
         if any(f.kind == "signal" and f.name == "loss" for f in self.result):
-            for key in [k for k in self.unread if may_be_measured(k)][:MAX_OTHERS]:
+            for key in [k for k in self.unread if may_be_measured(k)][:MAX_CANDIDATES]:
                 self._add(Field("signal", key, OTHER + key, self.unread.pop(key), 1.0, 9))
 
     def _take_total(self) -> None:

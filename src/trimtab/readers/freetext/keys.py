@@ -21,6 +21,7 @@ from trimtab.said_by_words import (
     TRAINING_SETS,
     is_mean_score,
     join_held_out,
+    said_by_words,
 )
 from trimtab.vocabulary import SIGNAL_BY_NAME, canonical, normalise
 
@@ -508,6 +509,8 @@ def meaning(key: str) -> Meaning | None:
     words = text.split()
     if not words or len(text) > 60:
         return None
+    if "ema" in text and said_by_words(text) == "ema_loss":
+        return Meaning("signal", "ema_loss", 1)
     # Leading words are dropped, not trailing ones: names qualify in front (`completed step`).
     for start in range(min(len(words), 5)):
         # `best loss` is not the loss of this step, whatever stands in front of it.
