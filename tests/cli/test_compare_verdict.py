@@ -289,7 +289,7 @@ def test_numbers_under_unknown_keys_are_compared_and_what_was_not_is_named(
 ) -> None:
     def averaged(level: float) -> Edit:
         def edit(row: Row) -> None:
-            row["data_s"] = 0.001
+            row["data_s"] = 0.001 + 1e-5 * (row["step"] % (3 if level else 5))
             if row["step"] % 30 == 0:
                 row["probe/gap"] = level or 2.0 / row["step"]
 

@@ -50,7 +50,7 @@ What = Literal["settings", "data", "signal"]
 SETTING_SIGNALS = ("lr", "batch_size", "weight_decay", "beta1", "beta2", "adam_eps")
 """Logged signals that are set, not measured: where they differ, a setting differs."""
 _DATA_SIGNALS = ("samples_seen", "tokens_seen")
-_CLOCKS = frozenset({"step_time_s", "wall_time_s", "throughput", "host_memory_gib"})
+_CLOCKS = frozenset({"step_time_s", "data_time_s", "wall_time_s", "throughput", "host_memory_gib"})
 """What differs between two runs of the same program on the same machine."""
 _SAME = 1e-7
 """Relative difference of one number printed from float32 and from float64."""
