@@ -13,6 +13,8 @@ from numpy.typing import NDArray
 from benchmarks.logs.event_logs import write_event_file
 from benchmarks.logs.wandb_logs import encode_wandb_log
 from trimtab import Analysis, analyze
+from trimtab.readers.other_columns import is_measured, is_seldom
+from trimtab.record import Column
 
 Floats = NDArray[np.float64]
 
@@ -194,3 +196,11 @@ def test_constants_take_no_place_of_what_is_measured(tmp_path: Path) -> None:
         assert [i.incident.onset for i in stored.incidents] == [200]
     told = _analyzed(tmp_path / "a.jsonl", **constants, zz_gap=values)
     assert [i.incident.onset for i in told.incidents] == [200]
+
+
+def test_a_column_without_rows_is_neither_measured_nor_seldom() -> None:
+    empty = Column(np.zeros(0), np.zeros(0, dtype=np.bool_))
+    assert not is_seldom(empty)
+    assert not is_measured(empty, "some_gap")
+    never = Column(np.full(9, np.nan), np.zeros(9, dtype=np.bool_))
+    assert not is_seldom(never)

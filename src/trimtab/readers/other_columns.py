@@ -86,7 +86,10 @@ def others_of(
 
 def is_seldom(column: Column) -> bool:
     """Whether numbers stand in few rows, with gaps between them."""
-    values, begun = column.logged(), int(column.present.argmax())
+    values = column.logged()
+    if not len(values):
+        return False
+    begun = int(column.present.argmax())
     few = LEAST_SELDOM <= len(values) < LEAST_SHARE * len(column.values)
     # One that stops being written stands in each row before.
     apart = not column.present[begun : begun + len(values)].all()
