@@ -99,10 +99,12 @@ def is_seldom(column: Column) -> bool:
 def is_measured(column: Column, key: str) -> bool:
     """Whether the numbers under a key are measured, by what they do."""
     values = column.logged()
-    if len(values) < max(LEAST_VALUES, LEAST_SHARE * len(column.values)):
+    if len(values) < LEAST_VALUES:
+        return False
+    if len(values) < LEAST_SHARE * len(column.values):
         # One that stops being written was there in each row before.
         begun = int(column.present.argmax())
-        if len(values) < LEAST_VALUES or not column.present[begun : begun + len(values)].all():
+        if not column.present[begun : begun + len(values)].all():
             return False
     finite = values[np.isfinite(values)]
     if len(finite) < LEAST_VALUES // 2:
