@@ -94,3 +94,12 @@ def test_an_error_of_a_run_directory_cuts_values_that_are_none(
     (tmp_path / "signals" / "0.0.jsonl").write_text(good + line + good)
     for _, outcome in read_each(tmp_path):
         assert not isinstance(outcome, ReadError) or len(str(outcome)) < 500
+
+
+def test_a_line_of_letters_alone_costs_no_square_of_its_length(tmp_path: Path) -> None:
+    """The fewest characters that once took seconds; how long it takes is no matter of a test."""
+    path = tmp_path / "log.txt"
+    path.write_text("e" * 300_000 + "\n" + "e" * 300_000 + "\n")
+    ((_, error),) = read_each(path)
+    assert isinstance(error, ReadError)
+    assert "keys with numbers" not in str(error)

@@ -124,6 +124,8 @@ _MIN_BETTER = 1.5
 """How many times more records another reader must give to be believed before a surer one."""
 _FEW_ROWS = 200
 _MANY_BYTES_PER_ROW = 2_000
+_LONGEST_LINE = 4096
+"""Characters of a line in which keys are looked for: one of letters alone costs their square."""
 _KEY_WITH_NUMBER = re.compile(
     r"([A-Za-z_][\w./-]{0,40})(?:\s*[=:]\s*|[ \t]+)[-+]?(?:\d|nan\b|inf\b)"
 )
@@ -172,7 +174,11 @@ def find_reader(path: Path) -> Reader:
 
 def _keys_with_numbers(lines: Sequence[str]) -> list[str]:
     """Return the keys beside which most lines have a number, at most eight."""
-    found = Counter(key for line in lines for key in dict.fromkeys(_KEY_WITH_NUMBER.findall(line)))
+    found = Counter(
+        key
+        for line in lines
+        for key in dict.fromkeys(_KEY_WITH_NUMBER.findall(line[:_LONGEST_LINE]))
+    )
     least = max(2, len(lines) // 4)
     return [key for key, count in found.most_common(_MOST_KEYS) if count >= least]
 
