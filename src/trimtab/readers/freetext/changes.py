@@ -60,6 +60,11 @@ _PATTERNS = tuple(
         r"\b(?P<frozen>(?:un)?(?:freez(?:e|ing)|froze(?:n)?))\b[^\n]{0,20}?[a-z]{3}",
     )
 )
+_HINT = re.compile(
+    r"(?i:phase|stage|curric|size|resol|len|data|mix|task|fr[eo]+z|criter|objectiv|loss func|smooth"
+    r"|augment|dropout|forcing)"
+)
+"""A part of a word that every pattern needs: `cutmix`, `sequence length`, `unfreezing`."""
 _DENIED = re.compile(
     r"\b(?:no|not|without|never|if|cannot|failed|will|would|done|finish(?:ed)?|complete[d]?|end(?:s|ed)?"
     r"|took|elapsed|warn\w*|errors?|sav(?:ed|ing)|load(?:ed|ing)|loss(?! function)|resum\w*|skip\w*|cach\w*|log(?:ging|s)?|tracker|rng|workers?|disk|ssd|dir\w*|path|copy|pipeline|gc|fork"
@@ -87,7 +92,8 @@ def states_change(line: str, number: int) -> ChangeLine | None:
         >>> said.what, states_change("Starting validation phase 2", 9) is None
         ('phase', True)
     """
-    if len(line) > _MOST_CHARS:
+    # Most lines have no word of any pattern, and there may be very many of them.
+    if len(line) > _MOST_CHARS or _HINT.search(line) is None:
         return None
     found = next((m for p in _PATTERNS if (m := p.search(line)) is not None), None)
     if found is None or _DENIED.search(line) or is_held_out(line):
