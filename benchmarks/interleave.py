@@ -8,6 +8,7 @@ other. Never two at once: what else the machine does falls on all of them alike.
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -92,7 +93,7 @@ class Paced:
 def time_in_turns(
     loops: Mapping[str, Paced], *, rounds: int, warm_up: int = 5
 ) -> dict[str, list[float]]:
-    """Return the seconds of each step by loop, float64 [rounds] each; the order turns every round.
+    """Return the seconds of each step by loop, float64 [rounds] each; the order is drawn every round.
 
     Args:
         loops: By name; ended in any case.
@@ -100,14 +101,14 @@ def time_in_turns(
         warm_up: Steps of each before them, the first of which sets the loop up.
     """
     names = list(loops)
+    order = random.Random(0)
     times: dict[str, list[float]] = {name: [] for name in names}
     with contextlib.ExitStack() as stack:
         for paced in loops.values():
             stack.callback(paced.close)
         for i in range(rounds + warm_up):
-            # Each comes first as often: it may find the caches as another loop left them.
-            turn = i % len(names)
-            for name in (*names[turn:], *names[:turn]):
+            # None always follows the same one: it finds the caches as another loop left them.
+            for name in order.sample(names, len(names)):
                 started = time.perf_counter()
                 loops[name].step()
                 if i >= warm_up:

@@ -67,7 +67,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "episode/reward|episode/return|rollout/episodic_return|ep_rew|total_reward|"
         "mean_episode_return|average_reward|avg_reward|cumulative_reward|mean_fitness|"
         "average_fitness|avg_fitness|fitness|fitness/mean|averageepret|reward_score|"
-        "average_reward_score|mean_reward_score|rew|mean/median_reward",
+        "average_reward_score|mean_reward_score|rew|rm|mean/median_reward",
     ),
     DomainWord(
         "rl",
@@ -217,7 +217,8 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Share of groups whose rollouts all have the same reward, so they teach nothing.",
         "frac_reward_zero_std|zero_variance_share|zero_var_group_frac|grpo/zero_std_frac|"
         "actor/zero_advantage_frac|flat_group_fraction|zero_std_ratio|"
-        "self_distillation/flat_group_fraction|groups/zero_variance|solve_none_or_all",
+        "self_distillation/flat_group_fraction|groups/zero_variance|solve_none_or_all|"
+        "frac_zero_std_groups|frac_zero_std",
     ),
     DomainWord(
         "rl",
@@ -228,7 +229,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "completions/mean_length|completion_length|completion_length/mean|response_length/mean|"
         "response_length|mean_response_length|rollout/response_length|response_lengths|"
         "train/response_length|mean_gen_tokens_per_sample|seq_len/mean|seq_len/all/mean|"
-        "mean_completion_length|gen_len|generation_length|completion_len/mean|avg_response_length",
+        "mean_completion_length|gen_len|generation_length|completion_len/mean|avg_response_length|glen",
     ),
     DomainWord(
         "rl",
@@ -266,7 +267,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "The policy's own part of the loss; it measures no distance to a target.",
         "policy_loss|pg_loss|actor/pg_loss|loss/policy_avg|policy_gradient_loss|"
         "train/policy_gradient_loss|losses/policy_loss|actor_loss|act_loss|ppo/loss/policy|"
-        "loss/actor|loss_actor|loss/policy|losspi|surrogate_loss",
+        "loss/actor|loss_actor|loss/policy|losspi|surrogate_loss|pg",
     ),
     DomainWord(
         "rl",
@@ -276,7 +277,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Loss of the critic.",
         "value_loss|vf_loss|critic/vf_loss|critic_loss|cri_loss|train/value_loss|"
         "losses/value_loss|loss/value_avg|ppo/loss/value|loss/critic|loss_critic|"
-        "lossv|value_function_loss",
+        "lossv|value_function_loss|cri",
     ),
     DomainWord(
         "rl",

@@ -189,8 +189,11 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="overfitting",
-        title="validation rises while training falls",
-        meaning="the validation loss has turned and rises, the training loss still falls",
+        title="validation gets worse while training improves",
+        meaning=(
+            "the validation loss has turned and rises, or a held-out score sinks from its best, and"
+            " training still improves"
+        ),
         severity="warning",
         rank=14,
     ),

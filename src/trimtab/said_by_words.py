@@ -36,6 +36,7 @@ TRAINING_SETS = _set("train training trn tr")
 _HELD_OUT = re.compile(r"(?<![a-z])(h[eo]ld)[ _-]out(?![a-z])")
 _SETS, _TRAIN = HELD_OUT_SETS, TRAINING_SETS
 _TOTAL = frozenset({"total", "tot", "overall", "sum"})
+_AVERAGE = frozenset({"avg", "average", "averaged", "mean"})
 _MEAN = _set(
     "mean avg average averaged running moving rolling smoothed last past recent moyen moyenne media "
     "medio promedio durchschnittlicher durchschnittliche mittlerer mittlere"
@@ -220,8 +221,9 @@ def _is_numbered(text: str, named: frozenset[str]) -> bool:
 def _loss(named: frozenset[str]) -> str | None:
     of_loss = named - _LOSS
     if of_loss & _SETS:
-        return "val_loss" if of_loss <= _SETS | _TOTAL else None
-    if of_loss <= _TRAIN | _TOTAL:
+        return "val_loss" if of_loss <= _SETS | _TOTAL | _AVERAGE else None
+    # An average that does not say of what may be of a test set that a line names before it.
+    if of_loss <= _TRAIN | _TOTAL or (of_loss & _TRAIN and of_loss <= _TRAIN | _TOTAL | _AVERAGE):
         return "loss"
     net = of_loss - _TRAIN - _TOTAL - {"avg", "average"}
     if len(net) == 1:

@@ -58,3 +58,25 @@ def test_what_holds_no_batch_is_one_sentence(
     said = capsys.readouterr().err
     assert "b.jsonl" in said
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"input_ids": [1, 2, 3], "labels": "abc"}, "'labels' is 'abc'"),
+        ({"input_ids": [[1, 2, 3]], "labels": {"a": 1}}, "'labels' is {'a': 1}"),
+        ({"input_ids": [1, 2, 3], "attention_mask": 5}, "'attention_mask' is 5"),
+        ({"input_ids": [1, 2, float("inf")]}, "'input_ids' holds inf"),
+        ({"input_ids": [1, [2], 3]}, "'input_ids' holds [2]"),
+        ({"input_ids": {"0": [1, 2]}}, "'input_ids' is {'0': [1, 2]}"),
+        ({"input_ids": [1, 2, 3], "labels": [1, 2]}, "'labels' differ in shape"),
+    ],
+)
+def test_a_batch_of_something_else_is_one_clear_error(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: dict[str, object], said: str
+) -> None:
+    file = write(tmp_path / "b.jsonl", {"input_ids": [1, 2]}, row)
+    assert main(["smoke", "--batches", file]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert said in line
+    assert "batch 1" in line

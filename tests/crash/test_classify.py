@@ -197,6 +197,22 @@ def test_an_error_that_training_survived_is_no_crash(want: str, act: str, end: l
     assert classify([*STEPS[:20], *end, *STEPS[20:]]) is None
 
 
+@pytest.mark.parametrize("said", ["Training complete!", "[Mon] finished training", "done training"])
+def test_an_end_that_a_shell_says_regardless_hides_no_traceback(said: str) -> None:
+    rows = [f"step {i} loss {3 - i / 100:.4f} lr 0.001" for i in range(50)]
+    raised = [
+        "Traceback (most recent call last):",
+        '  File "train.py", line 40, in <module>',
+        "    main()",
+        "KeyError: 'labels'",
+    ]
+    told = classify([*rows, *raised, said])
+    assert told is not None
+    assert told.line == "KeyError: 'labels'"
+    assert classify([*rows, *raised, *rows, said]) is None
+    assert classify([*rows, *raised, "{'train_runtime': 812.3, 'train_loss': 1.9}", said]) is None
+
+
 def test_the_rank_that_failed_is_told_from_those_that_waited() -> None:
     waiting = [
         f"[rank{r}]:[E1 ProcessGroupNCCL.cpp:607] [Rank {r}] Watchdog caught collective operation"

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from trimtab import analyze
 from trimtab.detectors.offline import all_findings
 from trimtab.signals import derive
 from trimtab.testing.curves import record_of
@@ -208,3 +209,12 @@ def test_a_large_vocabulary_that_is_warmed_up_is_no_run_that_never_learns(*, log
     rate = {"lr": 1e-3 * np.minimum(1, (rows + 1) / 50)} if logged else {"grad_norm": 1 + noise}
     told = all_findings(derive(record_of(rows.astype(np.float64), {"loss": loss, **rate})))
     assert not any(f.kind == "never-learns" and f.severity != "info" for f in told)
+
+
+def test_rows_out_of_the_middle_of_an_epoch_at_the_level_of_a_guess_are_no_guess() -> None:
+    """A mean over the epoch stands near ln 101, in the 17th epoch; of the first it would be told."""
+    rng = np.random.default_rng(0)
+    loss = np.log(101) + rng.normal(0, 0.002, 62)
+    places = np.arange(62) * 0.0075
+    assert not analyze({"epoch": 16.69 + places, "loss": loss}).incidents
+    assert analyze({"epoch": places, "loss": loss}).incidents

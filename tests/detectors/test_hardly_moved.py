@@ -66,3 +66,26 @@ def test_a_warm_up_that_outlasts_the_run_is_told(
     found = trimtab.analyze({"step": t, "loss": loss, "lr": top * (t + 1) / N})
     alarms = [i for i in found.incidents if i.severity != "info"]
     assert [(i.kind, i.causes[0].cause) for i in alarms] == expected
+
+
+@pytest.mark.parametrize("num_rows", [40, 80, 300])
+def test_a_loss_that_creeps_in_a_straight_line_is_of_a_rate_far_too_low(num_rows: int) -> None:
+    epochs = np.arange(float(num_rows))
+    rng = np.random.default_rng(num_rows)
+    loss = 0.697 - 0.0001 * epochs + rng.normal(0, 5e-6, num_rows)
+    told = trimtab.analyze({"epoch": epochs, "loss": loss, "lr": np.full(num_rows, 2e-6)})
+    (incident,) = [i for i in told.incidents if i.severity != "info"]
+    assert incident.kind == "never-learns"
+    assert incident.causes[0].cause == "rate-too-low"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_loss_that_bends_swings_or_falls_far_is_of_no_rate_too_low(seed: int) -> None:
+    rng, t = np.random.default_rng(seed), np.arange(80.0)
+    for loss in (
+        0.95 - 0.02 * (1 - np.exp(-t / 20)) + rng.normal(0, 5e-6, 80),
+        0.95 - 0.0001 * t + rng.normal(0, 2e-3, 80),
+        0.95 - 0.002 * t + rng.normal(0, 5e-6, 80),
+    ):
+        told = trimtab.analyze({"epoch": t, "loss": loss, "lr": np.full(80, 1e-4)})
+        assert not [i for i in told.incidents if i.kind == "never-learns"]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from trimtab import analyze
+from trimtab import Analysis, analyze
 from trimtab.detectors.held_out_still import held_out_still_findings
 from trimtab.testing.curves import record_of
 
@@ -113,3 +113,17 @@ def test_a_share_that_stays_low_while_the_loss_falls_is_told(
 
 def _causes(path: Path) -> list[str]:
     return [i.causes[0].cause for i in analyze(path).incidents if i.severity != "info"]
+
+
+def _overlaps(score: list[float]) -> Analysis:
+    rng, steps = np.random.default_rng(0), np.arange(50.0, 5050.0, 50.0)
+    loss = 4 * np.exp(-steps / 600) + 1.5 + rng.normal(0, 0.05, len(steps))
+    dice = np.full(len(steps), np.nan)
+    dice[24::25] = score
+    return analyze({"iteration": steps, "loss": loss, "mean_dice": dice})
+
+
+def test_an_overlap_of_nothing_in_each_evaluation_is_told_while_the_loss_falls() -> None:
+    told = _overlaps([0.0, 0.000004, 0.0027, 0.0])
+    assert any("never better than" in i.incident.findings[0].text for i in told.incidents)
+    assert not _overlaps([0.0, 0.0, 0.02, 0.3]).incidents

@@ -169,3 +169,19 @@ def test_settings_that_change_at_different_rows_are_all_seen(tmp_path: Path) -> 
     texts = [f.text for ia in found.incidents for f in ia.incident.findings]
     assert any("one of label_smoothing, temperature is changed" in t for t in texts)
     assert not {"label_smoothing", "temperature"} & set(found.runs[0].record.unread)
+
+
+def _curriculum(seed: int) -> np.ndarray:
+    """Four levels of 15 epochs, each harder than where the loss began."""
+    rng, t = np.random.default_rng(seed), np.arange(60)
+    level = np.array([0.0, 0.33, 0.9, 1.4])[t // 15]
+    return level + 0.12 * np.exp(-(t % 15) / 5) + 0.03 + 0.004 * rng.standard_normal(60)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_curriculum_may_take_the_loss_above_its_start_and_a_score_down(seed: int) -> None:
+    stage = (np.arange(60) // 15).astype(float)
+    score = 0.99 - 0.2 * stage + 0.002 * np.random.default_rng(seed).standard_normal(60)
+    columns = {"epoch": np.arange(60.0), "train_loss": _curriculum(seed), "val_acc": score}
+    assert analyze({**columns, "curriculum/level": stage}).verdict != "incident"
+    assert analyze(columns).verdict == "incident"

@@ -5,6 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 import trimtab
+from trimtab import analyze
 from trimtab.detectors.offline import all_findings
 from trimtab.signals import derive
 from trimtab.testing.curves import record_of
@@ -63,3 +64,23 @@ def test_bursts_that_wear_off_above_the_beginning_are_no_recovery() -> None:
     first = analysis.incidents[0]
     assert (first.kind, first.onset) == ("unrecovered-spike", 1.0)
     assert first.causes[0].cause in ("no-warm-up", "learning-rate-too-high")
+
+
+@pytest.mark.parametrize("num_rows", [25, 80, 600])
+def test_a_start_that_is_thrown_up_is_told_without_a_logged_rate(num_rows: int) -> None:
+    rng = np.random.default_rng(num_rows)
+    loss = 40 * np.exp(-np.arange(num_rows) / 30) + 2 + rng.normal(0, 0.2, num_rows)
+    loss[:5] = 476.0, 45008.0, 23015.0, 7747.0, 802.0
+    told = analyze({"step": np.arange(float(num_rows)), "loss": loss}).incidents[0]
+    assert (told.severity, told.incident.onset) == ("warning", 1.0)
+    assert told.diagnosis.causes[0].cause != "benign"
+
+
+def test_a_first_loss_next_to_nothing_or_one_high_row_is_no_thrown_start() -> None:
+    rows = np.arange(200.0)
+    rises = 3 - 2.9 * np.exp(-rows / 3)
+    falls = 5 * np.exp(-rows / 60) + 1
+    falls[1:3] = 60, 50
+    for loss in (rises, falls):
+        found = analyze({"step": rows, "loss": loss + 0.001 * np.sin(rows)})
+        assert not any("throw" in f.text for i in found.incidents for f in i.incident.findings)

@@ -93,6 +93,9 @@ def test_what_a_config_does_not_state_is_a_reservation() -> None:
     (width,) = shrink(settings(lr=3e-4)).caveats
     assert "lr 0.0003 was tried as it stands at width 64" in width
     (rate,) = shrink(settings(hidden=4096)).caveats
+    (other,) = shrink(settings(lr=3e-4, hidden=4096, architecture="lstm")).caveats
+    assert "lstm" in other
+    assert "a pass says nothing of that model" in other
     assert "no learning rate is stated" in rate
 
 

@@ -20,6 +20,7 @@ STATED = [
     "=> loaded checkpoint 'runs/b64/model.pt' (step 720)",
     "Restored checkpoint out/ckpt-720.pt",
     "Rolling back to step 720",
+    "INFO | fairseq.trainer | Loaded checkpoint out/last.pt (epoch 11 @ 720 updates)",
 ]
 NOT_STATED = [
     "=== starting, resume=False from step 0 ===",

@@ -138,6 +138,12 @@ def shrink(settings: Settings, *, hidden: int = 64, layers: int = 3) -> Twin:
             f"positions {settings.get('position')!s:.20} are not among the twin's kinds; learned"
             " ones stand in"
         )
+    if other := settings.get("architecture"):
+        caveats.append(
+            f"the config names a model of kind {other!s:.20}, and the twin is a transformer: what was"
+            " tried are its rate, schedule and optimizer, and a pass says nothing of that model;"
+            " trimtab audit --python PATH.py:FUNCTION looks at the model itself"
+        )
     notes.append("not carried over: batch, data, precision, vocabulary, layout")
     return Twin(**kept, notes=tuple(notes), caveats=tuple(caveats))  # type: ignore[arg-type]
 

@@ -15,6 +15,7 @@ from trimtab.crash.lines import (
     is_calm,
     is_finish,
     is_frame,
+    is_own_finish,
     is_python_warning,
     is_record_object,
     is_traceback_start,
@@ -54,6 +55,9 @@ _SURVIVED_LINES: Final = 100
 
 _MINOR_LINES: Final = 12
 """The same for a warning or a side matter."""
+
+_ECHO_LINES: Final = 3
+"""Lines behind a traceback among which a word of a planned end is no proof of one."""
 
 _CONTEXT: Final = 40
 """Lines around the fault that may name its rank and its host."""
@@ -310,7 +314,7 @@ def _alive(texts: list[str], hits: list[_Hit]) -> list[_Hit]:
         if index in found:
             after[index] = (records, others)
         elif is_finish(text):
-            records += _SURVIVED_RECORDS
+            records += 0 if _said_whatever_came(texts, index) else _SURVIVED_RECORDS
         elif progress(text):
             records += not nan_progress(text)
         elif not is_frame(text):
@@ -318,6 +322,17 @@ def _alive(texts: list[str], hits: list[_Hit]) -> list[_Hit]:
         if records >= _SURVIVED_RECORDS or others >= _SURVIVED_LINES:
             break
     return [hit for hit in hits if hit.index in after and not _survived(hit, *after[hit.index])]
+
+
+def _said_whatever_came(texts: list[str], finish: int) -> bool:
+    """Return whether a planned end is said right behind a traceback: a shell says so regardless."""
+    first = max(finish - _ECHO_LINES, 0)
+    raised = next((i for i in range(finish - 1, first - 1, -1) if exception_name(texts[i])), None)
+    if raised is None or is_own_finish(texts[finish]):
+        return False
+    stack = range(raised - 1, max(raised - 2 * _CONTEXT, 0) - 1, -1)
+    start = next((i for i in stack if is_traceback_start(texts[i])), None)
+    return start is not None and not any(map(progress, texts[start:finish]))
 
 
 def _unknown_ends(texts: list[str]) -> list[_Hit]:

@@ -89,6 +89,9 @@ _FINISH = re.compile(
     re.IGNORECASE,
 )
 
+_OWN_FINISH = re.compile(r"train_runtime|Trainer\.fit|exiting program ", re.IGNORECASE)
+"""What only a trainer prints, at its own planned end."""
+
 _CLOSE = re.compile(
     r"(?:^|[\]:>|] )\W{0,3}(?:all |training )?(?:done|finished|completed?)\b"
     r"(?!\W{1,3}(?:with|load|read|epoch|step|iter|batch|eval|valid|warm|compil|shard|rank|\d))",
@@ -221,6 +224,11 @@ def nan_progress(line: str) -> bool:
 def is_finish(line: str) -> bool:
     """Return whether the line says that training came to its planned end."""
     return bool(_FINISH.search(line[:1200]))
+
+
+def is_own_finish(line: str) -> bool:
+    """Return whether a trainer says so, in words that no script around it uses."""
+    return bool(_OWN_FINISH.search(line[:1200]))
 
 
 def is_close(line: str) -> bool:

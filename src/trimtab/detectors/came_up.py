@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
-from trimtab.readers.tags import signal_of_tag
+from trimtab.readers.tags import names_whole_loss
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import signal_label
@@ -78,7 +78,7 @@ def with_climbs(record: RunRecord, findings: Sequence[Finding]) -> tuple[Finding
 
 def _terms(record: RunRecord) -> list[str]:
     """Return the terms of a loss whose total nobody logs: one of them stands in for it."""
-    if signal_of_tag(record.keys.get("loss", "loss")) == "loss":
+    if names_whole_loss(record.keys.get("loss", "loss")):
         return []
     return sorted(name for name in record.columns if name.startswith("loss/"))[:MAX_PARTS]
 

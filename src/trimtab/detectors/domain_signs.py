@@ -762,6 +762,7 @@ _SSL: tuple[DomainSign, ...] = (
             _c("embedding_std", "share of best", 0.03),
             _c("embedding_std", "sigma below best", 6),
         ),
+        min_rows=24,
         causes=("representation-collapse",),
     ),
     DomainSign(
@@ -801,7 +802,7 @@ _DIFFUSION: tuple[DomainSign, ...] = (
             _c("ema_loss", "times other", 1.5, "val_loss"),
             _c("ema_loss", "times other", 1.5, "loss"),
         ),
-        min_rows=16,
+        min_rows=10,
         causes=("averaged-weights-broken",),
     ),
     DomainSign(

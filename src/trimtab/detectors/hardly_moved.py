@@ -15,8 +15,12 @@ A loss that has not fallen at all in `WARM_ROWS` rows or more, while a logged ra
 row to its last and never comes above `BARELY`, is that of a warm-up that takes longer than the run:
 no optimizer of today learns at such a rate.
 
+A loss that has come down by less than `CREPT` in `CREEP_ROWS` rows or more, in a straight line and
+without noise, and as fast in the last third as in the first, is that of a rate that is far too low:
+at another rate it would have bent.
+
 Looks at whole attempts that begin with their first rows, of a loss that is positive: in hindsight
-only. Blind where neither gradient norm nor rate is logged, and to a loss that came to rest a little lower.
+only. Blind to a loss that came to rest a little lower.
 """
 
 import numpy as np
@@ -39,6 +43,9 @@ WORSE = 1.01
 BARELY, CLIMBS, TREND = 1.5e-7, 0.99, -3.0
 """A rate; the share of its moves that are up; and the normal score of Kendall's S of a loss that
 falls."""
+CREEP_ROWS, CREPT, STRAIGHT, AS_FAST, MONOTONE = 40, 0.05, 0.98, 0.6, 0.9
+"""Rows; the fall as a share of the first loss; the share of the variance that a line explains; the
+fall of the last third as a share of the first third's; and the share of moves that go down."""
 POINTS = 200
 LEAST = 0.5
 """Nats: below it a share of the level is next to nothing, as of `rough_start`. All ours."""
@@ -52,7 +59,7 @@ def hardly_moved_findings(record: RunRecord) -> tuple[Finding, ...]:
     rules = [
         r for name, r in (("grad_norm", _judge), ("lr", _barely_warm)) if name in record.columns
     ]
-    found = (rule(record, span) for span in spans for rule in rules)
+    found = (rule(record, span) for span in spans for rule in (*rules, _creeps))
     return tuple(f for f in found if f is not None)
 
 
@@ -125,5 +132,43 @@ def _barely_warm(record: RunRecord, span: slice) -> Finding | None:
             f"loss {first:.4g} at first and {level:.4g} after {len(rows)} rows, while the learning"
             f" rate still climbs and has come to {rates[-1]:.2g}: its warm-up is longer than the"
             " run (in hindsight)"
+        ),
+    )
+
+
+def _creeps(record: RunRecord, span: slice) -> Finding | None:
+    loss = record.columns["loss"]
+    rows = loss.finite_rows(span)
+    y = loss.values[rows]
+    if len(rows) < CREEP_ROWS or y.min() <= 0 or y[0] < LEAST:
+        return None
+    spacing = float(np.median(np.diff(record.step[rows])))
+    if float(record.step[rows[0]]) > 2 * spacing:
+        return None
+    fell = (y[0] - y[-1]) / y[0]
+    third = len(y) // 3
+    early, late = y[0] - y[third], y[-third - 1] - y[-1]
+    if not 0 < fell < CREPT or late < AS_FAST * early or np.mean(np.diff(y) < 0) < MONOTONE:
+        return None
+    if np.corrcoef(np.arange(len(y)), y)[0, 1] ** 2 < STRAIGHT:
+        return None
+    rate = record.columns.get("lr")
+    rates = rate.values[rate.finite_rows(span)] if rate is not None else np.zeros(0)
+    at = f" at a learning rate of {rates.max():.2g}" if len(rates) else ""
+    return finding_at(
+        record,
+        detector="creeps",
+        kind="never-learns",
+        signal="loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=float(y[-1]),
+        expected=float(y[0]),
+        score=8.0,
+        closed=False,
+        text=(
+            f"loss {y[0]:.4g} → {y[-1]:.4g} in {len(rows)} rows{at}, in a straight line and as fast at"
+            " the end: the rate is far too low (in hindsight)"
         ),
     )

@@ -12,7 +12,9 @@ set repeat themselves.
 training loss comes down to `LEARNED` of its start, or in `MANY` whatever it does: what is scored is
 not what is trained, or nothing is. So is a
 score, a share of at most `LOW_SCORE`, whose later half is at most `GAINED` times its first
-evaluations; one that begins higher may be of a model that was trained before.
+evaluations; one that begins higher may be of a model that was trained before. And so is a score
+that is next to 0 in each of `FEW_NOTHING` evaluations, where the loss had come down as far at the
+second of them.
 
 **At nothing**: a validation loss whose later half, `FEWEST` evaluations or more, is a thousandth of
 its first and half of it not more than its last printed digit, beside a training loss that is as
@@ -53,6 +55,9 @@ MOST_FILLED, MOVED = 2, 5.0
 FEWEST, NO_LOSS, LEAST_LOSS = 4, 1e-3, 2.0
 SHARES = frozenset(("acc", "accuracy", "top", "iou", "miou"))
 """Words of scores that are shares of what is right: of a ranking a few percent may be good."""
+OVERLAPS = frozenset(("dice", "f1", "dsc", "jaccard"))
+"""Words of scores that are 0 only where next to nothing is found."""
+FEW_NOTHING = 4
 FEW_SCORES, LOW_SCORE, FIRST, GAINED = 10, 0.35, 5, 1.15
 MANY = 30
 AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.5
@@ -172,24 +177,33 @@ def _unit(y: Floats) -> float:
     return 10.0**-MOST_DIGITS
 
 
+def _is_nothing(y: Floats) -> bool:
+    return bool(y.min() >= 0 and y.max() <= LOWEST)
+
+
 def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) -> list[Finding]:
-    if len(rows) < (AT_WORST if name == "eval_error" else FEW_SCORES):
+    if len(rows) < FEW_NOTHING:
         return []
-    if name == "eval_score":
-        if not SHARES & set(re.findall("[a-z]+", record.keys.get(name, name).lower())):
-            return []
-        share = 100.0 if y.max() > 1 else 1.0
-        high = float(np.quantile(y, 0.9))
-        low = bool(y.min() >= 0 and 0 < high <= LOW_SCORE * share)
-        pinned = low and median(y[len(y) // 2 :]) <= GAINED * median(y[:FIRST])
+    words = set(re.findall("[a-z]+", record.keys.get(name, name).lower()))
+    until, always = span.stop, False
+    if name == "eval_error":
+        pinned = len(rows) >= AT_WORST and y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR
+        always = len(rows) >= MANY
+    elif words & (SHARES | OVERLAPS) and _is_nothing(y):
+        # The loss had come down by the second of them, and the score had time to follow.
+        pinned, until = True, int(rows[1]) + 1
     else:
-        pinned = bool(y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR)
+        share = 100.0 if y.max() > 1 else 1.0
+        low = y.min() >= 0 and 0 < float(np.quantile(y, 0.9)) <= LOW_SCORE * share
+        level = median(y[len(y) // 2 :])
+        pinned = len(rows) >= FEW_SCORES and words & SHARES and low
+        pinned = pinned and level <= GAINED * median(y[:FIRST])
     loss = record.columns["loss"]
-    trained = loss.values[loss.finite_rows(span)]
+    trained = loss.values[loss.finite_rows(slice(span.start, until))]
     if not pinned or len(trained) < FEW_SCORES or not trained.min() > 0:
         return []
     start, end = median(trained[:3]), median(trained[-(len(trained) // 8 or 1) :])
-    if end > LEARNED * start and not (name == "eval_error" and len(rows) >= MANY):
+    if end > LEARNED * start and not always:
         return []
     return [
         finding_at(

@@ -23,7 +23,11 @@ A **flat window** is found on the rows: 4 to 200 of them stand at one height ove
 rows around, with an edge on both sides that takes a row or two. Data of another kind looks so; a
 spike of the optimizer rises and decays.
 
-All but a fall at once and a step need 60 rows. Blind to a shape in a loss that is already flat.
+The **start is thrown up** where `THROWN_ROWS` or more of the first rows, and those alone, stand
+`THROWN` times above the first loss or higher, the run comes back below it, and no other row stands
+out as far: updates at a start may do that, whatever rate is logged.
+
+All but a fall at once, a step and a start need 60 rows. Blind to a shape in a loss that is already flat.
 """
 
 import math
@@ -47,12 +51,20 @@ from trimtab.signals.robust import (
     printed_unit,
 )
 
-__all__ = ["flat_window_findings", "late_stall_findings", "too_low_findings"]
+__all__ = [
+    "flat_window_findings",
+    "late_stall_findings",
+    "thrown_start_findings",
+    "too_low_findings",
+]
 
 Floats = NDArray[np.float64]
 Rows = NDArray[np.intp]
 
 MIN_ROWS = 60
+THROWN, THROWN_ROWS, THROWN_BY = 8.0, 3, 12
+"""Times the first loss, rows so high in a row, and the row of an attempt before which they begin.
+Ours."""
 ONCE_ROWS = 12
 """Fewest rows that can show a fall at once: half of them before it, a third of them after. Ours."""
 ONCE_SHARE = 0.1
@@ -702,3 +714,47 @@ def _is_flat_top(inside: Floats, left: Floats, right: Floats, height: float, noi
         and sides < SIDES_SHARE * height
         and float(edges) > EDGE_SHARE * height
     )
+
+
+def thrown_start_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return a warning for each fresh attempt whose first rows are thrown far above its start."""
+    column = record.columns.get("loss")
+    if column is None:
+        return ()
+    found: list[Finding] = []
+    for index, attempt in enumerate(record.attempts):
+        rows = column.finite_rows(record.rows_of(index))
+        loss = column.values[rows]
+        if attempt.parent is not None or len(loss) < ONCE_ROWS or not loss[0] > 0:
+            continue
+        high = np.flatnonzero(loss >= THROWN * loss[0])
+        num = len(high)
+        if num < THROWN_ROWS or high[0] >= THROWN_BY or high[-1] - high[0] != num - 1:
+            continue
+        after = loss[high[-1] + 1 :]
+        if len(after) < ONCE_ROWS or not 0 <= median(after[-ONCE_ROWS:]) < loss[0]:
+            continue
+        back = int(high[-1]) + 1 + int(np.argmax(after <= loss[0]))
+        peak = int(np.argmax(loss[: high[-1] + 1]))
+        found.append(
+            finding_at(
+                record,
+                detector="rough-start-warm",
+                kind="spike",
+                signal="loss",
+                severity="warning",
+                row=int(rows[back]),
+                onset_row=int(rows[high[0]]),
+                peak_row=int(rows[peak]),
+                end_row=int(rows[back]),
+                value=float(loss[peak]),
+                expected=float(loss[0]),
+                score=min(99.0, float(loss[peak] / loss[0])),
+                closed=True,
+                text=(
+                    f"the first updates throw the loss from {loss[0]:.4g} to {loss[peak]:.4g}; it is"
+                    f" back below its start after {back - int(high[0])} rows (in hindsight)"
+                ),
+            )
+        )
+    return tuple(found)

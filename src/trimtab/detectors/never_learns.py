@@ -423,7 +423,9 @@ def _is_exact(level: float, error: float) -> bool:
 def _is_excerpt(s: NeverLearnsState, row: RowPlace) -> bool:
     """Whether the rows are taken out of the middle of a run, whose start would show what it learned."""
     spacing = (row.step - s.first_step) / max(s.num_rows - 1, 1)
-    return s.first_step >= max(_CLEAR[1], _CLEAR[2] * spacing)
+    # Places less than 1 apart are parts of epochs, of which few make a run.
+    first = _CLEAR[1] if spacing >= 1 else 1.0
+    return s.first_step >= max(first, _CLEAR[2] * spacing)
 
 
 def _flatness(blocks: NDArray[np.float64]) -> tuple[bool, bool, float, float]:

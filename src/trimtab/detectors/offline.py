@@ -6,6 +6,7 @@ from dataclasses import replace
 from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.came_up import with_climbs
 from trimtab.detectors.contract import Finding
+from trimtab.detectors.cut_early import cut_early_findings
 from trimtab.detectors.data_sets import set_findings
 from trimtab.detectors.data_waits import data_wait_findings
 from trimtab.detectors.each_pass import as_follows, told_once
@@ -25,6 +26,7 @@ from trimtab.detectors.learned_by_heart import as_text
 from trimtab.detectors.loss_shapes import (
     flat_window_findings,
     late_stall_findings,
+    thrown_start_findings,
     too_low_findings,
 )
 from trimtab.detectors.lost_signals import lost_signal_findings
@@ -40,9 +42,10 @@ from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.reward_flat import reward_flat_findings
 from trimtab.detectors.risen import risen_findings
 from trimtab.detectors.sawtooth import sawtooth_findings
+from trimtab.detectors.score_sinks import with_score_sinks
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
-from trimtab.detectors.silence import growing_hang_findings, silence_findings
+from trimtab.detectors.silence import growing_hang_findings, silence_findings, stall_findings
 from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, runaway_findings
 from trimtab.detectors.stated_changes import as_stated
 from trimtab.detectors.swells import swell_findings
@@ -65,11 +68,13 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     held_out_still_findings,
     memorised_findings,
     plateau_findings,
+    cut_early_findings,
     resume_findings,
     repeat_findings,
     sensor_findings,
     silence_findings,
     growing_hang_findings,
+    stall_findings,
     written_pace_findings,
     data_wait_findings,
     lost_signal_findings,
@@ -81,6 +86,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     swell_findings,
     risen_findings,
     late_stall_findings,
+    thrown_start_findings,
     too_low_findings,
     flat_window_findings,
     sawtooth_findings,
@@ -99,7 +105,9 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     held_out_drop_findings,
     memorised_findings,
     plateau_findings,
+    cut_early_findings,
     late_stall_findings,
+    thrown_start_findings,
     too_low_findings,
     flat_window_findings,
     sawtooth_findings,
@@ -224,6 +232,8 @@ def all_findings(
         found = (*found, *(of_stand_in(f, no_distance) for f in more if f.row <= settled))
     if with_norm_climbs.__name__ not in moved.off:
         found = with_norm_climbs(record, found)
+    if with_score_sinks.__name__ not in moved.off:
+        found = with_score_sinks(record, found)
     if with_climbs.__name__ not in moved.off and is_distance(record) and not no_distance:
         climbs = with_climbs(record, found)
         found = tuple(

@@ -5,8 +5,8 @@ move together, so each is held against the median of all (of two: against the ot
 
     g[k] = loss of the rank - loss of the others, or log of the ratio of norms or times, in blocks
 
-It has left them where its blocks leave their level for good, as a data set does (`data_sets`), or
-stood apart from the first row on in all but a few blocks. Blind in fewer than 48 rows of a rank,
+It has left them where its blocks leave their level for good, as a data set does (`data_sets`), where
+from an edge on they all lie above all before, or where it has stood apart from the first row on in all but a few blocks. Blind in fewer than 48 rows of a rank,
 and to a rank that comes back.
 """
 
@@ -39,6 +39,7 @@ _LEAST_ALWAYS = {
 }
 """The same for a rank that stands apart from its first row on: shards of data differ. Ours."""
 _ALWAYS_SHARE = 0.9
+_CLEAR_BLOCKS = 8
 _SIGMAS = 8.0
 _WORDS = {"loss": "loss", "grad_norm": "gradient norm", "step_time_s": "time of a step"}
 
@@ -123,11 +124,31 @@ def _leaves(
             return 0, min(99.0, moved / noise), moved, True
     best = leaves(blocks)
     if best is None:
+        best = _lies_above(blocks, share, noise, least=_LEAST_ALWAYS[signal])
+    if best is None:
         return None
     k, score, moved = best
     if median(share[k:]) - median(share[:k]) < _LEAST[signal]:
         return None
     return int(edges[k]), min(99.0, score), moved, False
+
+
+def _lies_above(
+    blocks: Floats, share: Floats, noise: float, *, least: float
+) -> tuple[int, float, float] | None:
+    """Return (block, score, how far up) from which on every block lies above all before; or None.
+
+    Where single rows swing widely a step is few sigma of them, but eight blocks or more on each side
+    that do not overlap are no chance.
+    """
+    for k in range(_CLEAR_BLOCKS, len(blocks) - _CLEAR_BLOCKS + 1):
+        if blocks[k:].min() > blocks[:k].max():
+            moved = median(blocks[k:]) - median(blocks[:k])
+            far = median(share[k:]) - median(share[:k]) >= least
+            # What drifts apart, as the noise of a level that falls, has no edge.
+            edge = blocks[k : k + 2].mean() - blocks[k - 2 : k].mean() >= moved / 2
+            return (k, moved / noise, moved) if far and edge else None
+    return None
 
 
 def _finding(

@@ -12,6 +12,11 @@ them or more, until one takes `FACTOR` times the usual. The time-out may end the
 them lasts half an hour, so `LEAST_GROWN_S` are enough; what a step takes counts, since some logs
 print ever more rarely. Where no time of writing is logged, the times of steps tell it.
 
+**Stalls** may each be short and still cost most of the time: from some row on, one row in several takes
+`STALL` times the usual or more, `STALLS` of them at least, and together they take `STALL_SHARE` of the
+time since, and `STALL_OFTEN` times as much a row as before. Where most of them hold held-out values
+that other rows have not, the run evaluates; it is a note.
+
 A log that ends in silence has no row to say so; whether its run is alive is for a watcher to see.
 """
 
@@ -23,7 +28,7 @@ from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.written_times import rows_in_order
 from trimtab.record import HELD_OUT, RunRecord
 
-__all__ = ["growing_hang_findings", "silence_findings"]
+__all__ = ["growing_hang_findings", "silence_findings", "stall_findings"]
 
 FACTOR = 50.0
 LEAST_S = 1800.0
@@ -36,6 +41,8 @@ SLOW = 5.0
 """Times the usual from which a row belongs to a hang that grows. Ours."""
 LEAST_GROWN_S = 300.0
 """Seconds of the longest: half of the shortest usual time-out of collectives."""
+STALL, STALLS, STALL_SHARE, STALL_OFTEN = 5.0, 6, 0.25, 5.0
+"""All bars of stalls are ours."""
 LIKE = 2.0
 """Times its length within which a gap is like another."""
 _RARE = 0.5
@@ -176,6 +183,60 @@ def _growing(record: RunRecord, attempt: int) -> Finding | None:
         score=last / usual,
         closed=False,
         text=text,
+    )
+
+
+def stall_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return a finding for each attempt in which single rows begin to take most of the time."""
+    found = (_stalling(record, index) for index in range(len(record.attempts)))
+    return tuple(f for f in found if f is not None)
+
+
+def _stalling(record: RunRecord, attempt: int) -> Finding | None:
+    timed = _seconds(record, attempt)
+    if timed is None or len(timed[1]) < 2 * MIN_ROWS:
+        return None
+    signal, rows, seconds, per_step = timed
+    usual = float(np.median(per_step))
+    slow = np.flatnonzero(per_step >= STALL * usual)
+    # The first rows compile, read and warm up.
+    slow = slow[slow >= MIN_ROWS]
+    if usual <= 0 or len(slow) < STALLS:
+        return None
+    lost = np.zeros(len(rows))
+    lost[slow] = seconds[slow] - float(np.median(seconds))
+    total = np.concatenate([[0.0], np.cumsum(lost)])
+    # Seconds lost in each row up to a slow one, and from it on to the end.
+    before, since = total[slow] / slow, (total[-1] - total[slow]) / (len(rows) - slow)
+    enough = np.arange(len(slow), 0, -1) >= STALLS
+    at = int(np.argmax(np.where(enough, since - before, -np.inf)))
+    begin = int(slow[at])
+    share = (total[-1] - total[begin]) / float(seconds[begin:].sum())
+    apart = float(np.median(np.diff(slow[at:])))
+    # A pause that comes each so many rows from the start on is the run's way.
+    if share < STALL_SHARE or since[at] < STALL_OFTEN * before[at] or begin < STALL_OFTEN * apart:
+        return None
+    held_out = [record.columns[n].present for n in HELD_OUT & record.columns.keys()]
+    evaluates = any(
+        np.mean(present[rows[slow[at:]]]) > _RARE > np.mean(present) for present in held_out
+    )
+    num, longest = len(slow) - at, float(seconds[begin:].max())
+    return finding_at(
+        record,
+        detector="stalls",
+        kind="slowdown",
+        signal=signal,
+        severity="info" if evaluates else "warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[begin]),
+        value=float(seconds[begin:].mean()),
+        expected=float(np.median(seconds)),
+        score=min(99.0, since[at] / max(float(before[at]), usual)),
+        closed=False,
+        text=(
+            f"{num} of the {len(rows) - begin} rows since take up to {longest:.3g} s, where a row takes"
+            f" {float(np.median(seconds)):.3g} s: {share:.0%} of the time (in hindsight)"
+        ),
     )
 
 

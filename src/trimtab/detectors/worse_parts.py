@@ -30,7 +30,7 @@ from trimtab.detectors.came_up import BARS, END, FEW, MAX_PARTS, NO_DESCENT, POI
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.readers.stated_settings import STATED_SETTING
-from trimtab.readers.tags import is_of_nets, signal_of_tag
+from trimtab.readers.tags import is_of_nets, names_whole_loss
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import plain
@@ -175,7 +175,7 @@ def tasks_of(record: RunRecord) -> list[str]:
 
 def _is_sum_of_distances(record: RunRecord) -> bool:
     """Whether the total is logged, of parts that fall as the model learns, under one setting."""
-    if "loss" not in record.columns or signal_of_tag(record.keys.get("loss", "loss")) != "loss":
+    if "loss" not in record.columns or not names_whole_loss(record.keys.get("loss", "loss")):
         return False
     if any(n in record.columns for n in (*NO_DESCENT, STATED_SETTING, "kl_weight")):
         return False

@@ -63,6 +63,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "setting-changed": "a setting differs",
             "loss-rescaled": "what the loss is divided by differs",
             "rate-at-zero": "the rate is 0",
+            "rate-too-low": "the rate is lower",
             "no-warm-up": "the rate begins at its peak",
             "one-data-set": "one set differs",
         },

@@ -300,6 +300,7 @@ KIND_NOTES: tuple[KindNote, ...] = (
             "unmoved",
             "hardly-moved",
             "barely-warm",
+            "creeps",
             "never-validates",
         ),
         looks=(

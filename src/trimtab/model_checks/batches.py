@@ -167,12 +167,17 @@ def look_at_batches(
 def _rows(batch: Mapping[str, Any], number: int) -> list[_Row]:
     if "input_ids" not in batch:
         raise ValueError(f"batch {number} has no 'input_ids'; it has {', '.join(sorted(batch))}")
-    ids = _matrix(batch["input_ids"])
-    labels = _matrix(batch["labels"]) if batch.get("labels") is not None else None
-    mask = _matrix(batch["attention_mask"]) if batch.get("attention_mask") is not None else None
+    ids = _matrix(batch, "input_ids", number)
+    labels = _matrix(batch, "labels", number) if batch.get("labels") is not None else None
+    mask = None
+    if batch.get("attention_mask") is not None:
+        mask = _matrix(batch, "attention_mask", number)
     for name, other in (("labels", labels), ("attention_mask", mask)):
         if other is not None and [len(r) for r in other] != [len(r) for r in ids]:
-            raise ValueError(f"batch {number}: 'input_ids' and {name!r} differ in shape")
+            raise ValueError(
+                f"batch {number}: 'input_ids' and {name!r} differ in shape; of an encoder-decoder give"
+                " the decoder's ids, which are its labels"
+            )
     return [
         _Row(
             ids=row,
@@ -183,11 +188,38 @@ def _rows(batch: Mapping[str, Any], number: int) -> list[_Row]:
     ]
 
 
-def _matrix(value: Any) -> list[list[int]]:
-    plain = value.tolist() if hasattr(value, "tolist") else value
-    if plain and not isinstance(plain[0], Sequence):
-        plain = [plain]
-    return [[int(token) for token in row] for row in plain]
+def _matrix(batch: Mapping[str, Any], name: str, number: int) -> list[list[int]]:
+    plain = _listed(batch[name])
+    if not _is_list(plain):
+        raise ValueError(
+            f"batch {number}: {name!r} is {_shown(plain)}, not a list of whole numbers"
+        )
+    nested = [_listed(row) for row in plain]
+    rows = nested if nested and _is_list(nested[0]) else [nested]
+    for row in rows:
+        wrong = [row] if not _is_list(row) else [t for t in row if not _is_whole(t)]
+        if wrong:
+            raise ValueError(
+                f"batch {number}: {name!r} holds {_shown(wrong[0])}, where whole numbers are needed"
+            )
+    return [[int(token) for token in row] for row in rows]
+
+
+def _listed(value: Any) -> Any:
+    """Return a tensor or an array as lists, and anything else as it is."""
+    return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
+
+
+def _is_whole(value: object) -> bool:
+    return hasattr(value, "__index__") or (isinstance(value, float) and value.is_integer())
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.40}"
 
 
 def _by_role(rows: Sequence[_Row], tokenizer: Decoder | None) -> dict[str, float]:

@@ -27,7 +27,7 @@ from trimtab.readers.given_columns import all_given, columns_given
 from trimtab.readers.numbers import shown
 from trimtab.record import RunRecord
 from trimtab.trend import kendall_score
-from trimtab.vocabulary import normalise
+from trimtab.vocabulary import canonical, normalise
 
 __all__ = ["by_course"]
 
@@ -91,6 +91,10 @@ def by_course(path: Path, keys: Sequence[str], read: Callable[[], RunRecord]) ->
     if not keys or all_given() or not path.is_file() or path.stat().st_size > MOST_BYTES:
         return None
     keys = list(dict.fromkeys(keys))
+    # An agent's divergence from a reference is no loss: its rewards are read without one.
+    reward = next((k for k in keys if canonical(k) == "reward"), None)
+    if reward is not None:
+        return _read(read, {"reward": reward})
     pairs = _pairs(keys)
     partners = dict(pairs)
     for key in [k for k in keys if _is_part(k) and k not in partners.values()][:MOST_TRIED]:
@@ -108,7 +112,7 @@ def by_course(path: Path, keys: Sequence[str], read: Callable[[], RunRecord]) ->
         train_values, held = _values(found, "loss"), _values(found, "val_loss")
         if not len(held) or (train_values == np.floor(train_values)).all():
             continue
-        if _falls(train_values):
+        if _falls(train_values) or (alone and _falls(train_values[: _worst(train_values)])):
             return _noted(found, train, f"beside {shown(held_out)}")
         if _are_scores(train_values, held):
             scores = _read(read, {"accuracy": train, "eval_score": held_out})
@@ -178,6 +182,12 @@ def _falls(values: Floats) -> bool:
     third = len(values) // 3
     last, first = float(np.median(values[-third:])), float(np.median(values[:third]))
     return _trend(values) <= FALLS and last < first
+
+
+def _worst(values: Floats) -> int:
+    """Return the place of the highest value behind the first tenth, before which a loss may fall."""
+    first = len(values) // 10
+    return max(first + int(np.argmax(values[first:])), FEWEST_ROWS)
 
 
 def _are_scores(train: Floats, held_out: Floats) -> bool:

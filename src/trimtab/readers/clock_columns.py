@@ -17,7 +17,7 @@ from trimtab.limits import MAX_CELL_CHARS
 from trimtab.readers.stamps import clock_in, in_order, seconds_of, without_summer_time
 from trimtab.vocabulary import normalise
 
-__all__ = ["is_clock_key", "time_of", "times_of", "written_at"]
+__all__ = ["is_clock_key", "since_start", "time_of", "times_of", "written_at"]
 
 Floats = NDArray[np.float64]
 
@@ -129,6 +129,17 @@ def written_at(values: Floats, *, is_local: bool) -> Floats | None:
     if is_local:
         at[known] = without_summer_time(at[known])
     return at if in_order(at) else None
+
+
+def since_start(values: Floats) -> Floats | None:
+    """Return the seconds since a run began, as logged; None where they do not rise row by row.
+
+    Args:
+        values: float64 [n], NaN where there is none.
+    """
+    known = values[np.isfinite(values)]
+    rises = len(known) > 1 and known[0] >= 0 and bool((np.diff(known) > 0).all())
+    return values.copy() if rises else None
 
 
 def _unit_of(values: Floats) -> float | None:

@@ -5,7 +5,8 @@
 Other trainers print such dicts as well, with a step. Without one, rows are counted by the progress
 bar that is drawn before each (`10/4854`), else by the epoch where no two say the same, else by their
 place: an evaluation then belongs to the training row before it. A fall of the epoch begins a new
-attempt: scripts that train several times in a row.
+attempt: scripts that train several times in a row. What DeepSpeed says between them belongs to the
+row behind it: its step, the steps it skipped, the loss scale it came down to, and when.
 """
 
 import re
@@ -45,6 +46,12 @@ _LOSS_PAIR = rb"\{[^\n{}]{0,400}?'[\w/ -]{0,40}(?:loss|grad_norm)[\w/ -]{0,20}'\
 
 _BAR = re.compile(r"%\|[^|\n]{0,400}\|\s{0,20}(\d{1,12})/(\d{1,12})(?=\s{0,4}\[)")
 """The count of tqdm's bar: `10/4854 [00:15<`."""
+_DEEPSPEED_STEP = re.compile(r"\bstep=(\d{1,12}), skipped=(\d{1,12})\b")
+_OVERFLOW = re.compile(
+    r"overflow!.{0,80}?loss scale: (\d[\d.e+]{0,20})(?:, reducing to (\d[\d.e+]{0,20}))?",
+    re.IGNORECASE,
+)
+_WRITTEN = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[,.]\d{1,6})?\]")
 _MAX_BARS = 64
 _OF_EVALUATION = frozenset({"val_loss", "perplexity", "eval_score", "eval_error"})
 _MIN_RISING = 0.9
@@ -71,12 +78,15 @@ class HfStdoutReader:
             ReadError: There is no dict with a loss.
         """
         lines = TextLines(path)
-        bars = _Bars()
-        rows = list(_rows(chain.from_iterable(lines.blocks()), bars))
+        bars, deepspeed = _Bars(), _DeepSpeed()
+        rows = list(_rows(chain.from_iterable(lines.blocks()), bars, deepspeed))
         table = LogTable(str(path), self.name)
         has_step = any(table.role(key) == "step" for _, row in rows for key in row)
         if not has_step and bars.count([row for _, row in rows]):
             table.notes.append("the step is that of the progress bar before each record")
+        elif not has_step and deepspeed.count([row for _, row in rows]):
+            table.notes.append("the step is that of DeepSpeed's line before each record")
+        deepspeed.join([row for _, row in rows])
         epochs = _fill(table, rows, merges=not has_step)
         if table.num_rows == 0:
             raise ReadError(f"{path}: no records that can be read; looked for {self.looks_for}")
@@ -137,13 +147,60 @@ class _Bars:
         return True
 
 
-def _rows(lines: Iterable[str], bars: _Bars) -> Iterator[tuple[int, dict[str, object]]]:
+class _DeepSpeed:
+    """What DeepSpeed says before each row."""
+
+    def __init__(self) -> None:
+        self._now: dict[str, object] = {}
+        self._at_rows: list[dict[str, object]] = []
+
+    def see(self, line: str) -> None:
+        """Look at a line without a dict."""
+        said = _DEEPSPEED_STEP.search(line)
+        if said is not None:
+            self._now |= {"step": said[1], "skipped": said[2]}
+        overflow = _OVERFLOW.search(line)
+        if overflow is not None:
+            self._now["loss_scale"] = overflow[2] or overflow[1]
+        written = _WRITTEN.match(line) if said is not None or overflow is not None else None
+        if written is not None:
+            self._now["timestamp"] = written[1]
+
+    def mark(self) -> None:
+        """Give what was said since the last row to this one."""
+        self._at_rows.append(self._now)
+        self._now = {}
+
+    def count(self, rows: list[dict[str, object]]) -> bool:
+        """Give each training row its step; say whether each has one, and they rise."""
+        trains = [i for i, row in enumerate(rows) if _trains(row) and "train_runtime" not in row]
+        places = [int(str(self._at_rows[i].get("step", -1))) for i in trains]
+        rising = np.count_nonzero(np.diff(places) > 0)
+        if len(places) < 2 or min(places) < 0 or rising < _MIN_RISING * (len(places) - 1):
+            return False
+        for i, place in zip(trains, places, strict=True):
+            rows[i]["step"] = place
+        return True
+
+    def join(self, rows: list[dict[str, object]]) -> None:
+        """Put all but the step into the rows, beside what they say themselves."""
+        for row, said in zip(rows, self._at_rows, strict=True):
+            for key, value in said.items():
+                if key != "step":
+                    row.setdefault(key, value)
+
+
+def _rows(
+    lines: Iterable[str], bars: _Bars, deepspeed: _DeepSpeed
+) -> Iterator[tuple[int, dict[str, object]]]:
     """Yield (line number, values) of every dict that is a record."""
     for number, line in enumerate(lines, 1):
         drawn = "%|" in line
         if "{" not in line:
             if drawn:
                 bars.see(line)
+            elif "skipped=" in line or "verflow!" in line or "OVERFLOW!" in line:
+                deepspeed.see(line)
             continue
         seen = 0
         for match in _DICT.finditer(line):
@@ -153,6 +210,7 @@ def _rows(lines: Iterable[str], bars: _Bars) -> Iterator[tuple[int, dict[str, ob
                     bars.see(line[seen : match.start()])
                     seen = match.end()
                 bars.mark()
+                deepspeed.mark()
                 yield number, row
         if drawn:
             bars.see(line[seen:])

@@ -6,7 +6,7 @@ whether `nan` means "not recorded" (`nan_policy`).
 """
 
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import cast
@@ -16,7 +16,13 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
-from trimtab.readers.clock_columns import is_clock_key, time_of, times_of, written_at
+from trimtab.readers.clock_columns import (
+    is_clock_key,
+    since_start,
+    time_of,
+    times_of,
+    written_at,
+)
 from trimtab.readers.csv_block import BlockColumn
 from trimtab.readers.freetext.keys import (
     ETA,
@@ -59,13 +65,17 @@ from trimtab.readers.table_axis import (
 )
 from trimtab.readers.tags import (
     held_out_merit,
+    is_called_total,
+    of_training,
     parts_of,
+    parts_of_total,
     set_of_tag,
     sets_of,
     signal_of_tag,
     stand_in_rank,
     stands_still,
     terms_of,
+    total_of,
     trained_beside,
     validation_beside,
 )
@@ -128,6 +138,7 @@ _OF_NO_AXIS = frozenset(
         "maybe-score",
         "maybe-rate",
         "maybe-setting",
+        "maybe-total",
         "other",
     }
 )
@@ -144,11 +155,14 @@ _OF_NO_USE_ALONE = frozenset(
         "maybe-score",
         "maybe-rate",
         "maybe-setting",
+        "maybe-total",
         "other",
         "count",
         "maybe-gan",
     }
 )
+_ULTRALYTICS = frozenset({"time", "train/box_loss", "lr/pg0"})
+"""Columns of a table whose `time` is in seconds since the run began."""
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
 _MAX_BAD_SHARE = 0.01
@@ -184,7 +198,7 @@ class _Cells:
     (the loss of one of several), layer (the gradient norm of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
     rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
     maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
-    (beside an episode), maybe-rate, maybe-clock and maybe-setting (by their values) or nothing."""
+    (beside an episode), maybe-rate, maybe-clock, maybe-total and maybe-setting (by their values) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -319,6 +333,8 @@ def _role(key: str) -> str:
         return "maybe-held-out"
     if may_state_setting(key):
         return "maybe-setting"
+    if is_called_total(key):
+        return "maybe-total"
     return "other" if may_be_measured(key) else "nothing"
 
 
@@ -649,7 +665,15 @@ class LogTable:
             # The loss of a generator or a policy is a signal of its own, and may stand in too.
             stand_in = [k for k in columns if self._stands_in(k)]
             # Only without a loss by name: a part of the loss must not stand beside the whole.
-            if stand_in:
+            values = {k: c.values for k, c in columns.items()}
+            whole = total_of(values, self._terms(columns))
+            if whole:
+                found["loss"] = [whole]
+                self.notes.append(
+                    f"no column is called a training loss; {shown(whole)} is taken for it, as the"
+                    " sum of others"
+                )
+            elif stand_in:
                 stand_in.sort(
                     key=lambda k: (
                         signal_of_tag(k) == "ema_loss",
@@ -715,7 +739,10 @@ class LogTable:
         self._take_settings(columns, signals, keys)
         name_latent(signals, keys)
         values = {k: c.values for k, c in columns.items()}
-        parts = parts_of(columns, keys.get("loss", ""), values)
+        whole = keys.get("loss", "")
+        parts = parts_of(columns, whole, values)
+        if is_called_total(whole):
+            parts = parts_of_total(values, whole, self._terms(columns))
         for of_set, key in (parts | sets_of(columns)).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
@@ -774,6 +801,8 @@ class LogTable:
                 continue
             values = np.where(column.present[rows], column.values[rows], np.nan)[beside]
             at = written_at(values, is_local=self._cells[key].is_local)
+            if at is None and columns.keys() >= _ULTRALYTICS:
+                at = since_start(values)
             if at is not None:
                 written = np.full(len(rows), np.nan)
                 written[beside] = at
@@ -854,6 +883,11 @@ class LogTable:
             for key, cells in self._cells.items()
             if key and cells.role in _OF_NO_AXIS and key not in taken and not cells.names
         }
+
+    def _terms(self, columns: Iterable[str]) -> list[str]:
+        """Return what a total may be made of: losses by their names, else numbers of training."""
+        named = [k for k in columns if self._stands_in(k)]
+        return named or [k for k in columns if self._cells[k].role == "other" and of_training(k)]
 
     def _stands_in(self, key: str) -> bool:
         role = self._cells[key].role

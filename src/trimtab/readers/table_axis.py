@@ -52,6 +52,7 @@ _STEP_KEYS = (
     "total timesteps",
     "time/total timesteps",
     "num timesteps",
+    "total num timesteps",
     "timesteps",
     "timesteps total",
     "num env steps",

@@ -8,7 +8,7 @@ same series on another axis and is never taken.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -25,12 +25,16 @@ __all__ = [
     "OF_A_TOTAL",
     "choose_tags",
     "held_out_merit",
+    "is_called_total",
     "is_of_an_agent",
     "is_of_entropy",
     "is_of_nets",
     "is_validation_word",
     "might_be_loss",
+    "names_whole_loss",
+    "of_training",
     "parts_of",
+    "parts_of_total",
     "set_of_tag",
     "sets_of",
     "signal_of_tag",
@@ -38,6 +42,7 @@ __all__ = [
     "stands_still",
     "tag_of_file",
     "terms_of",
+    "total_of",
 ]
 
 _VALIDATION = re.compile(rf"(?:{'|'.join(sorted(HELD_OUT_SETS))})(?:\d*)$")
@@ -639,10 +644,16 @@ def validation_beside(loss: str, keys: Iterable[str]) -> list[str]:
         ['val/box_loss']
         >>> validation_beside("train_mse", ["val_rmse", "val_r2"])
         ['val_rmse']
+        >>> validation_beside("bpr_loss", ["val_bpr", "val_ndcg"])
+        ['val_bpr']
     """
     what = [w for w in _words(loss) if w not in TRAINING_SETS]
     named = {key: trained_beside(key).split("/") for key in keys}
     same = [key for key, words in named.items() if what and words == what]
+    if not same and "loss" in what:
+        # `bpr_loss` in training may be `val_bpr`.
+        net = [w for w in what if w != "loss"]
+        same = [key for key, words in named.items() if net and words == net]
     # With no other loss on held-out data, what it is counted with there: `val_rmse`.
     return (
         same or sorted(key for key, words in named.items() if LOSS_FUNCTIONS.issuperset(words))[:1]
@@ -684,9 +695,10 @@ def choose_tags(
             (t for t in values if might_be_loss(t)),
             key=lambda t: (*stand_in_rank(t)[:3], stands_still(values[t]), stand_in_rank(t)),
         )
-        if stand_ins:
-            found["loss"] = stand_ins[:1]
-            notes.append(f"no tag is called a training loss; {stand_ins[0]!r} is taken for it")
+        whole = total_of(values, stand_ins)
+        if whole or stand_ins:
+            found["loss"] = [whole or stand_ins[0]]
+            notes.append(f"no tag is called a training loss; {found['loss'][0]!r} is taken for it")
     if "val_loss" not in found and "loss" in found:
         beside = validation_beside(
             found["loss"][0], (t for t in values if signal_of_tag(t) is None)
@@ -757,6 +769,65 @@ def stand_in_rank(tag: str) -> tuple[bool, int, int, int, str]:
     of_critic = not _OF_CRITIC.isdisjoint(words)
     of_agent = 2 if of_critic else int(not _NO_DISTANCE.isdisjoint(words))
     return is_of_entropy(tag), place, of_agent, len(tag), tag
+
+
+def total_of(values: Mapping[str, NDArray[np.float64]], parts: Collection[str]) -> str:
+    """Return the key that is called a total, of nothing named, and is the sum of some losses.
+
+    Args:
+        values: By key, float64 [n] each with NaN where there is none.
+        parts: The keys that may be losses.
+
+    Returns:
+        The key; empty where none is so called, or where arithmetic does not bear it out.
+
+    Example:
+        >>> a, b = np.random.default_rng(0).random((2, 100))
+        >>> total_of({"total": a + b, "l_cls": a, "l_box": b}, ["l_cls", "l_box"])
+        'total'
+    """
+    beside = {k: values[k] for k in parts if k in values}
+    called = [k for k in values if k not in beside and is_called_total(k)]
+    return next((k for k in called if summands(values[k], beside)), "")
+
+
+def parts_of_total(
+    values: Mapping[str, NDArray[np.float64]], whole: str, terms: Iterable[str]
+) -> dict[str, str]:
+    """Return `loss/TERM` -> tag, of some losses that add up to what is only called a total.
+
+    Nothing of nets against each other, or of an agent: their losses need not fall.
+    """
+    found = summands(values[whole], {k: values[k] for k in terms if k != whole})
+    return {} if is_of_nets(found) else {f"loss/{t.replace(' ', '_')}": t for t in sorted(found)}
+
+
+def names_whole_loss(tag: str) -> bool:
+    """Whether a tag names a loss as a whole: the training loss, or what is only called a total."""
+    return signal_of_tag(tag) == "loss" or is_called_total(tag)
+
+
+def of_training(tag: str) -> bool:
+    """Whether a tag says that it is of training data.
+
+    Example:
+        >>> of_training("train/parity"), of_training("val/parity"), of_training("parity")
+        (True, False, False)
+    """
+    return not TRAINING_SETS.isdisjoint(_words(tag))
+
+
+def is_called_total(tag: str) -> bool:
+    """Whether a tag says that it is a total, and not of what.
+
+    Example:
+        >>> [is_called_total(k) for k in ("total", "train/total", "total_steps", "val_total")]
+        [True, True, False, False]
+    """
+    return set(_words(tag)) - TRAINING_SETS in _TOTALS
+
+
+_TOTALS = ({"total"}, {"tot"}, {"overall"}, {"sum"}, {"all"})
 
 
 def stands_still(values: NDArray[np.float64]) -> bool:

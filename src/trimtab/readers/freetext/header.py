@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from trimtab.readers.freetext.key_values import Field, to_number
 from trimtab.readers.freetext.keys import Meaning, meaning
 from trimtab.readers.layer_norms import layers_of
+from trimtab.readers.other_columns import MAX_CANDIDATES, may_be_measured
+from trimtab.text import OTHER
 from trimtab.vocabulary import normalise
 
 __all__ = ["Header", "read_header"]
@@ -64,7 +66,7 @@ class Header:
             if match is not None:
                 fields.append(field)
                 values.append(to_number(match[1]) * field.factor)
-            elif cells[field.index].lower() not in _ABSENT:
+            elif cells[field.index].lower() not in _ABSENT and not field.name.startswith(OTHER):
                 return None
         # Text below a table may have as many words as the header has names.
         has_loss = any(f.name in ("loss", "val_loss") for f in fields)
@@ -133,7 +135,14 @@ def _fields(cells: list[str], extra: Mapping[str, Meaning | None]) -> tuple[Fiel
     free = {normalise(c): i for i, c in enumerate(cells) if i not in others}
     layers = layers_of(free)
     kept = [f for f in fields if f.key not in layers.values()]
-    return *kept, *(Field("signal", key, name, free[key], 1.0, 2) for name, key in layers.items())
+    taken = {*layers.values(), *(f.key for f in fields)}
+    unknown = [k for k in free if k not in taken and may_be_measured(k)][:MAX_CANDIDATES]
+    return (
+        *kept,
+        *(Field("signal", key, name, free[key], 1.0, 2) for name, key in layers.items()),
+        # Names that nobody knows: numbers of their own, or the validation of a loss of the same name.
+        *(Field("signal", key, OTHER + key, free[key], 1.0, 9) for key in unknown),
+    )
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -87,6 +87,7 @@ STEP_KEYS = (
     "gradient step",
     "timesteps",
     "num timesteps",
+    "total num timesteps",
     "env steps",
     "frames",
     "frame",
@@ -318,6 +319,8 @@ _MAX_KEY_LENGTH = 120
 _FEWEST_OF_SCORE = 5
 _SCORE_RISES = -0.7
 """Rank correlation with the loss up to which values that are shares are a score. Ours."""
+_FAR_BETTER = 1.5
+"""Times the first value, of shares of which it is the lowest. Ours."""
 _AS_HIGH = 2.0
 """Times the other, up to which one loss begins as high as another. Ours."""
 ETA = "eta"
@@ -385,6 +388,9 @@ def rises(values: Column, loss: Column) -> bool:
         return False
     if y.max() > 1 and x[0] / _AS_HIGH <= y[0] <= x[0] * _AS_HIGH:
         return False
+    # A score that has come to its best may sink from there; a loss is not lowest before it learns.
+    if y[0] == y.min() and y.max() <= 1 and np.median(y[-(len(y) // 3) :]) > _FAR_BETTER * y[0]:
+        return True
     middle = (len(rows) - 1) / 2
     a, b = (np.argsort(np.argsort(v, kind="stable"), kind="stable") - middle for v in (x, y))
     return float((a * b).sum() / (a * a).sum()) <= _SCORE_RISES

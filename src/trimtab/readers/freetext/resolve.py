@@ -33,7 +33,13 @@ from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, plac
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, settings_in
-from trimtab.readers.tags import OF_A_TOTAL, held_out_merit, parts_of, terms_of
+from trimtab.readers.tags import (
+    OF_A_TOTAL,
+    held_out_merit,
+    parts_of,
+    terms_of,
+    validation_beside,
+)
 from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.text import OTHER
@@ -262,6 +268,9 @@ class _Draft:
             if field.name not in best or merit > best[field.name][0]:
                 best[field.name] = merit, field, column
         loss = best["loss"][2] if "loss" in best else None
+        held_out = [] if loss is None or "val_loss" in best else validation_beside(self.key, others)
+        if held_out:
+            self.signals["val_loss"], self.keys["val_loss"] = others.pop(held_out[0]), held_out[0]
         for name, (_, field, column) in best.items():
             if (
                 name == "val_loss"

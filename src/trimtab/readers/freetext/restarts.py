@@ -43,6 +43,10 @@ _COUNT = re.compile(
     r"(?P<thousand>k\b)?",
     re.IGNORECASE,
 )
+_COUNTED = re.compile(
+    r"\b(?P<count>\d[\d,_]{0,15})(?P<thousand>k)? (?P<what>update|step|iteration)s\b", re.IGNORECASE
+)
+"""A count before its unit, as fairseq has it: `(epoch 11 @ 60000 updates)`."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def states_restart(line: str, number: int) -> RestartLine | None:
     surely = _RESUMES.search(line) is not None
     if not surely and _GOES_ON.search(line) is None:
         return None
-    found = list(_COUNT.finditer(line))
+    found = list(_COUNTED.finditer(line)) or list(_COUNT.finditer(line))
     if not found:
         return RestartLine(number, line, surely) if surely else None
     # A path may hold the number of a run; what is said last is where it goes on.

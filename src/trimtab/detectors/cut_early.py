@@ -1,0 +1,78 @@
+"""A rate that is cut to next to nothing while the loss still falls, after which nothing moves.
+
+`rate_ended` sees a rate that has come to zero. One that is a twentieth of its highest or less may be
+as good as zero: a plateau rule that is too impatient, a decay that counts batches as epochs. With
+cut the first row behind the highest rate and small the first row from which on the rate stays at
+`SMALL` of it, the fault is told where all of these hold:
+
+* `small` comes in the first `EARLY` of the rows, and `REST` rows or more follow;
+* over the last rows before cut the loss still fell, by `FELL` of its level and beyond its noise;
+* from small to the end, those few rows left out in which a cut shows, it falls by less than `MOVES`
+  of its level.
+
+Where the loss goes on, as in fine-tuning with a small rate after the head was trained, nothing is
+told. In hindsight, for losses that have a natural zero.
+"""
+
+import numpy as np
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import difference_sigma, median
+
+__all__ = ["cut_early_findings"]
+
+SMALL, EARLY, REST = 0.05, 0.3, 30
+FELL, SIGMA, MOVES = 0.1, 4.0, 0.05
+BEFORE, EDGE = 3, 8
+"""Fewest rows before the cut; and what share of the rest is each end of it. All bars are ours."""
+
+
+def cut_early_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return a warning for each attempt whose rate is cut for good while it still learns."""
+    if not {"loss", "lr"} <= record.columns.keys():
+        return ()
+    loss, rate = record.columns["loss"], record.columns["lr"]
+    found: list[Finding] = []
+    for index in range(len(record.attempts)):
+        span = record.rows_of(index)
+        rows = np.intersect1d(loss.finite_rows(span), rate.finite_rows(span), assume_unique=True)
+        y, lr = loss.values[rows], rate.values[rows]
+        if len(rows) < REST + BEFORE or y.min() <= 0 or not lr.max() > 0:
+            continue
+        large = np.flatnonzero(lr > SMALL * lr.max())
+        small = int(large[-1]) + 1
+        cut = int(np.flatnonzero(lr == lr.max())[-1]) + 1
+        if not BEFORE <= cut <= small <= EARLY * len(rows) or len(rows) - small < REST:
+            continue
+        noise = difference_sigma(np.diff(y[small:]))
+        near = y[max(cut - max(cut // 3, BEFORE), 0) : cut]
+        fell = median(near[: (len(near) + 2) // 3]) - median(near[-((len(near) + 2) // 3) :])
+        rest = y[small:]
+        edge = len(rest) // EDGE
+        moves = median(rest[edge : 2 * edge]) - median(rest[-edge:])
+        if fell < max(FELL * median(near), SIGMA * noise) or moves > MOVES * median(rest[-edge:]):
+            continue
+        found.append(
+            finding_at(
+                record,
+                detector="rate-ended",
+                kind="plateau",
+                signal="lr",
+                severity="warning",
+                row=int(rows[-1]),
+                onset_row=int(rows[small]),
+                value=float(lr[-1]),
+                expected=float(lr.max()),
+                score=min(99.0, fell / max(noise, 1e-12)),
+                direction="down",
+                closed=True,
+                text=(
+                    f"the learning rate was cut from {lr.max():.3g} to {lr[small]:.3g} while the loss"
+                    f" still fell; the loss has hardly moved in the {len(rest)} rows since, at"
+                    f" {lr[-1]:.3g} in the last (in hindsight)"
+                ),
+            )
+        )
+    return tuple(found)
