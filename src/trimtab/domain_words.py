@@ -67,7 +67,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "episode/reward|episode/return|rollout/episodic_return|ep_rew|total_reward|"
         "mean_episode_return|average_reward|avg_reward|cumulative_reward|mean_fitness|"
         "average_fitness|avg_fitness|fitness|fitness/mean|averageepret|reward_score|"
-        "average_reward_score|mean_reward_score|rew|rm|mean/median_reward",
+        "average_reward_score|mean_reward_score|rew|mean/median_reward",
     ),
     DomainWord(
         "rl",
@@ -267,7 +267,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "The policy's own part of the loss; it measures no distance to a target.",
         "policy_loss|pg_loss|actor/pg_loss|loss/policy_avg|policy_gradient_loss|"
         "train/policy_gradient_loss|losses/policy_loss|actor_loss|act_loss|ppo/loss/policy|"
-        "loss/actor|loss_actor|loss/policy|losspi|surrogate_loss|pg",
+        "loss/actor|loss_actor|loss/policy|losspi|surrogate_loss",
     ),
     DomainWord(
         "rl",
@@ -277,7 +277,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "Loss of the critic.",
         "value_loss|vf_loss|critic/vf_loss|critic_loss|cri_loss|train/value_loss|"
         "losses/value_loss|loss/value_avg|ppo/loss/value|loss/critic|loss_critic|"
-        "lossv|value_function_loss|cri",
+        "lossv|value_function_loss",
     ),
     DomainWord(
         "rl",

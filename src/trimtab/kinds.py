@@ -261,8 +261,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="grad-drift",
-        title="grad norm drifts up",
-        meaning="the gradient norm rises over a long time",
+        title="grad norm drifts",
+        meaning="the gradient norm rises, or falls away, over a long time",
         severity="info",
         rank=15,
     ),

@@ -344,3 +344,18 @@ def test_nan_rows_end_a_job_only_where_it_is_known_to_be_over() -> None:
     )
     assert report is not None
     assert (report.crash_class, report.line) == ("numeric", "ArithmeticError: Gradient exploded!")
+
+
+@pytest.mark.parametrize(
+    ("before", "behind"),
+    [
+        ([], ["Could not push to the hub; continuing", "model saved to out/"]),
+        (["2026-01-05 ERROR:root:plot failed"], []),
+    ],
+)
+def test_an_error_that_the_program_speaks_of_itself_was_handled(
+    before: list[str], behind: list[str]
+) -> None:
+    rows = [f"step {i} loss {3 - i / 100:.4f} lr 0.001" for i in range(50)]
+    raised = ["Traceback (most recent call last):", '  File "a.py", line 4, in f', "OSError: no"]
+    assert classify([*rows, *before, *raised, *behind, "Training complete"]) is None

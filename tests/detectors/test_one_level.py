@@ -175,7 +175,13 @@ def _curriculum(seed: int) -> np.ndarray:
     """Four levels of 15 epochs, each harder than where the loss began."""
     rng, t = np.random.default_rng(seed), np.arange(60)
     level = np.array([0.0, 0.33, 0.9, 1.4])[t // 15]
-    return level + 0.12 * np.exp(-(t % 15) / 5) + 0.03 + 0.004 * rng.standard_normal(60)
+    return (
+        level
+        + 0.12 * np.exp(-(t % 15) / 5)
+        + 0.6 * np.exp(-t / 3)
+        + 0.03
+        + 0.004 * rng.standard_normal(60)
+    )
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -185,3 +191,11 @@ def test_a_curriculum_may_take_the_loss_above_its_start_and_a_score_down(seed: i
     columns = {"epoch": np.arange(60.0), "train_loss": _curriculum(seed), "val_acc": score}
     assert analyze({**columns, "curriculum/level": stage}).verdict != "incident"
     assert analyze(columns).verdict == "incident"
+
+
+@pytest.mark.parametrize("to", [2.3, 1e4])
+def test_a_curriculum_excuses_no_guess_and_no_explosion(to: float) -> None:
+    rng, t = np.random.default_rng(0), np.arange(120)
+    loss = np.where(t < 60, 0.2 + 0.4 * np.exp(-t / 10), to) + 0.005 * rng.standard_normal(120)
+    columns = {"epoch": np.arange(120.0), "train_loss": loss}
+    assert analyze({**columns, "curriculum/level": (t >= 60).astype(float)}).verdict == "incident"

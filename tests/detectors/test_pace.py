@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from trimtab.api.analysis import analyze
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.pace import PaceDetector
-from trimtab.detectors.silence import growing_hang_findings, silence_findings
+from trimtab.detectors.silence import growing_hang_findings, silence_findings, stall_findings
 from trimtab.detectors.written_pace import written_pace_findings
 from trimtab.errors import ConfigError
 from trimtab.record import Column, RunRecord
@@ -202,3 +202,17 @@ def test_times_of_writing_tell_a_slowdown_where_no_time_is_logged() -> None:
 def test_blocks_without_quartiles_are_refused() -> None:
     with pytest.raises(ConfigError, match="block_rows=2"):
         PaceDetector(block_rows=2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_step_times_with_a_heavy_tail_are_no_stalls(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    assert stall_findings(timed(0.1 * (1 + rng.pareto(1.3, 600)))) == ()
+    rare = np.where(rng.random(600) < 0.05, 1.0, 0.1)
+    assert stall_findings(timed(rare)) == ()
+    burst = np.full(600, 0.1)
+    burst[100:112] = 5.0
+    assert stall_findings(timed(burst)) == ()
+    burst[200::6] = 5.0
+    (told,) = stall_findings(timed(burst))
+    assert 190 <= told.onset_row <= 210

@@ -155,3 +155,33 @@ def test_a_total_of_tasks_without_the_word_loss_is_the_loss(tmp_path: Path) -> N
 
 
 _TASKS = {"digit": 2.2, "parity": 0.6, "ink": 4.0}
+
+
+def test_skipped_steps_of_deepspeed_are_a_total(tmp_path: Path) -> None:
+    """Three steps that the scaler skips at the start stand in each line to the end."""
+    lines = _hf_beside_deepspeed(pauses=True).replace("skipped=0", "skipped=3")
+    path = tmp_path / "train.log"
+    path.write_text(lines)
+    assert read_run(path).columns["skipped"].logged().max() == 0
+    assert not [i for i in trimtab.analyze(path).incidents if i.incident.kind == "skipped-steps"]
+
+
+def test_what_deepspeed_says_on_the_line_of_a_bar_is_read(tmp_path: Path) -> None:
+    lines = _hf_beside_deepspeed(pauses=False).splitlines()
+    path = tmp_path / "train.log"
+    path.write_text(
+        "\n".join(f" 3%|x| 1/9 [00:01<]{x}" if "OVER" in x else x for x in lines) + "\n"
+    )
+    assert "loss_scale" in read_run(path).columns
+
+
+def test_a_total_of_nets_or_of_an_agent_is_no_loss(tmp_path: Path) -> None:
+    rng, rows = np.random.default_rng(0), np.arange(120)
+    one, two = 1 + rows / 100 + rng.normal(0, 0.05, 120), 0.5 + rng.normal(0, 0.05, 120)
+    for names in ("loss_G,loss_D", "policy_loss,value_loss"):
+        path = tmp_path / "log.csv"
+        table = np.stack([rows, one, two, one + two], axis=1)
+        np.savetxt(
+            path, table, delimiter=",", header=f"step,{names},total", comments="", fmt="%.5f"
+        )
+        assert read_run(path).keys["loss"] != "total"

@@ -92,7 +92,8 @@ def _stands(blocks: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
     small = abs(fall) <= max(least, _NOISE * noise / math.sqrt(third))
     # Its first two blocks stand there already.
     at_level = abs(float(blocks[:2].mean()) - level) <= max(least, _NOISE * noise / math.sqrt(2))
-    return small and at_level and kendall_score(blocks) > _FALLS
+    # By next to nothing is not at all, however steady.
+    return small and at_level and (kendall_score(blocks) > _FALLS or abs(fall) <= least)
 
 
 def _begins(record: RunRecord, index: int, first: int, last: int) -> bool:

@@ -6,14 +6,16 @@ stderr.
 """
 
 import argparse
+import contextlib
 import importlib
 import io
 import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TextIO, cast
 
-from trimtab.cli.output import discard_output, tell_error
+from trimtab.cli.output import LastingOutput, discard_output, tell_error
 from trimtab.errors import TrimtabError
 from trimtab.version import __version__
 
@@ -119,13 +121,28 @@ def _run(given: Sequence[str]) -> int:
     """Run one command and flush its output."""
     try:
         arguments = build_parser(given[0]).parse_args(given)
-        code: int = arguments.run(arguments)
+        code = _code(arguments, lasts=given[0] in _GATES)
     except SystemExit as stop:  # --help, --version
         if isinstance(stop.__context__, BrokenPipeError):  # what rich makes of one
             return 0
         _flush()
         raise
     _flush()
+    return code
+
+
+_GATES = frozenset({"audit", "doctor", "parity", "preflight", "scan", "smoke"})
+"""Commands whose exit status is their verdict, whoever reads what they print."""
+
+
+def _code(arguments: argparse.Namespace, *, lasts: bool) -> int:
+    """Run the command; where its status counts, a reader that goes away does not end it."""
+    if not lasts or sys.stdout is None:
+        code: int = arguments.run(arguments)
+        return code
+    with contextlib.redirect_stdout(cast("TextIO", LastingOutput(sys.stdout))):
+        code = arguments.run(arguments)
+        _flush()
     return code
 
 

@@ -59,6 +59,14 @@ _MINOR_LINES: Final = 12
 _ECHO_LINES: Final = 3
 """Lines behind a traceback among which a word of a planned end is no proof of one."""
 
+_MESSAGE_LINES: Final = 12
+"""Indented lines of its message, behind the line that names the exception."""
+
+_HANDLES = re.compile(r"continu|skip|saved|could not|ignor|retry|retri", re.IGNORECASE)
+"""What a program says that has caught an error."""
+
+_LOGS = re.compile(r"\b(?:ERROR|WARN|WARNING)\b")
+
 _CONTEXT: Final = 40
 """Lines around the fault that may name its rank and its host."""
 
@@ -325,14 +333,22 @@ def _alive(texts: list[str], hits: list[_Hit]) -> list[_Hit]:
 
 
 def _said_whatever_came(texts: list[str], finish: int) -> bool:
-    """Return whether a planned end is said right behind a traceback: a shell says so regardless."""
-    first = max(finish - _ECHO_LINES, 0)
+    """Return whether a planned end is said right behind a traceback: a shell says so regardless.
+
+    Not where the program speaks of the error itself: it has a logger tell it, or says that it goes on.
+    """
+    first = max(finish - _ECHO_LINES - _MESSAGE_LINES, 0)
     raised = next((i for i in range(finish - 1, first - 1, -1) if exception_name(texts[i])), None)
     if raised is None or is_own_finish(texts[finish]):
         return False
+    between = [t for t in texts[raised + 1 : finish] if not is_frame(t)]
+    if len(between) > _ECHO_LINES or any(map(_HANDLES.search, between)):
+        return False
     stack = range(raised - 1, max(raised - 2 * _CONTEXT, 0) - 1, -1)
     start = next((i for i in stack if is_traceback_start(texts[i])), None)
-    return start is not None and not any(map(progress, texts[start:finish]))
+    if start is None or any(map(progress, texts[start:finish])):
+        return False
+    return not _LOGS.search(texts[start - 1] if start else "") and not _LOGS.search(texts[start])
 
 
 def _unknown_ends(texts: list[str]) -> list[_Hit]:

@@ -7,14 +7,16 @@ cut the first row behind the highest rate and small the first row from which on 
 
 * `small` comes in the first `EARLY` of the rows, and `REST` rows or more follow;
 * over the last rows before cut the loss still fell, by `FELL` of its level and beyond its noise;
-* from small to the end, those few rows left out in which a cut shows, it falls by less than `MOVES`
-  of its level.
+* from small to the end, the first `BEFORE` rows left out in which a cut shows, it falls by less than
+  `MOVES` of its level;
+* where a validation loss is logged, it fell as well: a rule that waits for a plateau has seen one.
 
 Where the loss goes on, as in fine-tuning with a small rate after the head was trained, nothing is
 told. In hindsight, for losses that have a natural zero.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
@@ -23,7 +25,7 @@ from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["cut_early_findings"]
 
-SMALL, EARLY, REST = 0.05, 0.3, 30
+SMALL, EARLY, REST = 0.05, 0.2, 30
 FELL, SIGMA, MOVES = 0.1, 4.0, 0.05
 BEFORE, EDGE = 3, 8
 """Fewest rows before the cut; and what share of the rest is each end of it. All bars are ours."""
@@ -51,7 +53,9 @@ def cut_early_findings(record: RunRecord) -> tuple[Finding, ...]:
         fell = median(near[: (len(near) + 2) // 3]) - median(near[-((len(near) + 2) // 3) :])
         rest = y[small:]
         edge = len(rest) // EDGE
-        moves = median(rest[edge : 2 * edge]) - median(rest[-edge:])
+        moves = median(rest[BEFORE : 2 * BEFORE]) - median(rest[-edge:])
+        if _stood(record, rows[:cut]):
+            continue
         if fell < max(FELL * median(near), SIGMA * noise) or moves > MOVES * median(rest[-edge:]):
             continue
         found.append(
@@ -76,3 +80,13 @@ def cut_early_findings(record: RunRecord) -> tuple[Finding, ...]:
             )
         )
     return tuple(found)
+
+
+def _stood(record: RunRecord, before: NDArray[np.intp]) -> bool:
+    """Whether validation had come to a stand before the cut."""
+    held_out = record.columns.get("val_loss")
+    if held_out is None:
+        return False
+    values = held_out.values[before][held_out.present[before]]
+    near = values[-max(len(values) // 3, BEFORE) :]
+    return len(near) >= BEFORE and near[0] - near[-1] < FELL / 2 * abs(near[0])

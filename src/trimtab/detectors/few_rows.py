@@ -604,11 +604,22 @@ def _one_answer(record: RunRecord, span: slice) -> Iterator[Finding]:
     )
 
 
+def _is_broken(record: RunRecord, first: int, last: int) -> bool:
+    """Whether the loss is NaN over most of some rows: a broken model has one answer to everything."""
+    loss = record.columns.get("loss")
+    if loss is None:
+        return False
+    values = loss.values[first : last + 1][loss.present[first : last + 1]]
+    return bool(len(values) and np.mean(~np.isfinite(values)) > 0.5)
+
+
 def _stuck(record: RunRecord, rows: Rows, score: Floats) -> Iterator[Finding]:
     """Yield a score that comes to rest, in every digit, below all that it had been before."""
     first = int(np.flatnonzero(score != score[-1])[-1]) + 1 if (score != score[-1]).any() else 0
     before = score[:first]
     if len(before) < LASTS or float(before.min()) < score[-1] or median(before) <= score[-1]:
+        return
+    if _is_broken(record, int(rows[max(first - 1, 0)]), int(rows[-1])):
         return
     yield finding_at(
         record,

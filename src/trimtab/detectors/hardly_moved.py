@@ -19,6 +19,9 @@ A loss that has come down by less than `CREPT` in `CREEP_ROWS` rows or more, in 
 without noise, and as fast in the last third as in the first, is that of a rate that is far too low:
 at another rate it would have bent.
 
+An attempt that starts over at the first step, and stands for as many rows far above what the one before
+it had come to, does not learn either.
+
 Looks at whole attempts that begin with their first rows, of a loss that is positive: in hindsight
 only. Blind to a loss that came to rest a little lower.
 """
@@ -46,6 +49,10 @@ falls."""
 CREEP_ROWS, CREPT, STRAIGHT, AS_FAST, MONOTONE = 40, 0.05, 0.98, 0.6, 0.9
 """Rows; the fall as a share of the first loss; the share of the variance that a line explains; the
 fall of the last third as a share of the first third's; and the share of moves that go down."""
+MOST, WARMS = 15.0, 1.5
+"""Largest loss, which may have a constant part; and times the first rate, that a warm-up comes to."""
+ANEW_ROWS, AGAIN = 48, 1.5
+"""Rows of an attempt that starts over; and times the loss that the one before had come to."""
 POINTS = 200
 LEAST = 0.5
 """Nats: below it a share of the level is next to nothing, as of `rough_start`. All ours."""
@@ -60,7 +67,8 @@ def hardly_moved_findings(record: RunRecord) -> tuple[Finding, ...]:
         r for name, r in (("grad_norm", _judge), ("lr", _barely_warm)) if name in record.columns
     ]
     found = (rule(record, span) for span in spans for rule in (*rules, _creeps))
-    return tuple(f for f in found if f is not None)
+    anew = (_stands_anew(record, i) for i in range(1, len(record.attempts)))
+    return tuple(f for f in (*found, *anew) if f is not None)
 
 
 def _judge(record: RunRecord, span: slice) -> Finding | None:
@@ -148,12 +156,17 @@ def _creeps(record: RunRecord, span: slice) -> Finding | None:
     fell = (y[0] - y[-1]) / y[0]
     third = len(y) // 3
     early, late = y[0] - y[third], y[-third - 1] - y[-1]
-    if not 0 < fell < CREPT or late < AS_FAST * early or np.mean(np.diff(y) < 0) < MONOTONE:
+    if not 0 < fell < CREPT or np.mean(np.diff(y) < 0) < MONOTONE or y[0] > MOST:
+        return None
+    # A rate that still rises speeds it up.
+    if not AS_FAST * early <= late <= early / AS_FAST:
         return None
     if np.corrcoef(np.arange(len(y)), y)[0, 1] ** 2 < STRAIGHT:
         return None
     rate = record.columns.get("lr")
     rates = rate.values[rate.finite_rows(span)] if rate is not None else np.zeros(0)
+    if len(rates) and rates[-1] > WARMS * rates[0]:
+        return None
     at = f" at a learning rate of {rates.max():.2g}" if len(rates) else ""
     return finding_at(
         record,
@@ -170,5 +183,41 @@ def _creeps(record: RunRecord, span: slice) -> Finding | None:
         text=(
             f"loss {y[0]:.4g} → {y[-1]:.4g} in {len(rows)} rows{at}, in a straight line and as fast at"
             " the end: the rate is far too low (in hindsight)"
+        ),
+    )
+
+
+def _stands_anew(record: RunRecord, index: int) -> Finding | None:
+    loss = record.columns["loss"]
+    rows, before = (
+        loss.finite_rows(record.rows_of(index)),
+        loss.finite_rows(record.rows_of(index - 1)),
+    )
+    if len(rows) < ANEW_ROWS or not len(before):
+        return None
+    y, earlier = loss.values[rows], loss.values[before]
+    spacing = float(np.median(np.abs(np.diff(record.step[rows]))))
+    if record.step[rows[0]] > record.step[before[0]] + 2 * spacing or y.min() < 0:
+        return None
+    level, quarter = median(y), len(y) // 4
+    had = median(earlier[-FIRST_ROWS:])
+    moved = abs(median(y[:quarter]) - median(y[-quarter:]))
+    if moved > FLAT_SHARE * level or level < AGAIN * had or len(y) < len(earlier):
+        return None
+    return finding_at(
+        record,
+        detector="hardly-moved",
+        kind="never-learns",
+        signal="loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=level,
+        expected=had,
+        score=12.0,
+        closed=False,
+        text=(
+            f"the run started over, and its loss has stood at {level:.4g} for all {len(y)} rows since;"
+            f" it had come to {had:.4g} in {len(earlier)} rows before (in hindsight)"
         ),
     )

@@ -53,7 +53,7 @@ NOTHING = 1e-6
 MOST_FILLED, MOVED = 2, 5.0
 """Longest repetition before; and printed units that evaluations moved by until then."""
 FEWEST, NO_LOSS, LEAST_LOSS = 4, 1e-3, 2.0
-SHARES = frozenset(("acc", "accuracy", "top", "iou", "miou"))
+SHARES = frozenset(("acc", "acc1", "accuracy", "top", "top1", "iou", "miou"))
 """Words of scores that are shares of what is right: of a ranking a few percent may be good."""
 OVERLAPS = frozenset(("dice", "f1", "dsc", "jaccard"))
 """Words of scores that are 0 only where next to nothing is found."""
@@ -177,6 +177,13 @@ def _unit(y: Floats) -> float:
     return 10.0**-MOST_DIGITS
 
 
+def _comes(record: RunRecord, name: str, stop: int) -> bool:
+    """Whether a later attempt scores."""
+    column = record.columns[name]
+    later = column.values[column.finite_rows(slice(stop, record.num_rows))]
+    return bool((later > LOWEST).any())
+
+
 def _is_nothing(y: Floats) -> bool:
     return bool(y.min() >= 0 and y.max() <= LOWEST)
 
@@ -184,12 +191,12 @@ def _is_nothing(y: Floats) -> bool:
 def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) -> list[Finding]:
     if len(rows) < FEW_NOTHING:
         return []
-    words = set(re.findall("[a-z]+", record.keys.get(name, name).lower()))
+    words = set(re.findall("[a-z]+1?", record.keys.get(name, name).lower()))
     until, always = span.stop, False
     if name == "eval_error":
         pinned = len(rows) >= AT_WORST and y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR
         always = len(rows) >= MANY
-    elif words & (SHARES | OVERLAPS) and _is_nothing(y):
+    elif words & (SHARES | OVERLAPS) and _is_nothing(y) and not _comes(record, name, span.stop):
         # The loss had come down by the second of them, and the score had time to follow.
         pinned, until = True, int(rows[1]) + 1
     else:

@@ -15,7 +15,7 @@ What a setting does to a loss has bounds. It is there at once: the first three r
 of it, and where they do not, something climbs. It gives back at most `OF_DESCENT` of what was
 learned, since a loss that is where it began is that of a model that is broken, and leaves a fifth
 of a level at least: nearer to 0 targets leak, or nothing is counted. Only a curriculum may take a loss
-above its start. A norm moves by a factor of `MOST_NORM`, and not to 0. Any other step is judged as if no setting had changed.
+above its start, to `MOST_HARDER` times that. A norm moves by a factor of `MOST_NORM`, and not to 0. Any other step is judged as if no setting had changed.
 
 Blind to a fault within these bounds that sets in with the same row and stands still from the first
 rows on.
@@ -44,7 +44,6 @@ Floats = NDArray[np.float64]
 
 SETTINGS = ("stated_setting", "kl_weight", "dropout", "batch_size")
 SIGNALS = ("loss", "grad_norm", "val_loss")
-SCORES = ("eval_score", "eval_error", "accuracy")
 DERIVED: tuple[tuple[str, Callable[[Column], Column]], ...] = (
     ("perplexity", perplexity),
     ("loss_step_std", step_std),
@@ -54,6 +53,8 @@ ERRORS = 4.0
 """Standard errors of a median, from which a step is one. All of these are ours."""
 HEAD, AT_ONCE = 3, 0.6
 OF_DESCENT, LEAST_LEFT, MOST_NORM = 0.75, 0.2, 8.0
+MOST_HARDER = 3.0
+"""Times the first losses, to which harder data takes one."""
 _OF_CURRICULUM = re.compile(r"curricul|difficult")
 """Settings that say that the data gets harder: then a loss may rise above where it began."""
 _OF_MEDIAN = 1.25
@@ -86,8 +87,9 @@ class Levelled:
     @property
     def is_harder(self) -> bool:
         """Whether a curriculum has taken the loss up."""
-        up = self.after > self.before
-        return up and _OF_CURRICULUM.search(self.change.setting.lower()) is not None
+        up = self.after > self.before and self.change.new > self.change.old
+        named = _OF_CURRICULUM.search(self.change.setting.lower()) is not None
+        return up and named and self.signal != "grad_norm"
 
     def out_of(self, values: Floats) -> Floats:
         """Return values without the step."""
@@ -106,7 +108,11 @@ class Levelled:
 
         A rise that begins with the change and wears off is what the model has to learn anew.
         """
-        if self.is_harder and f.signal in SCORES and abs(f.onset_row - self.row) <= ROWS:
+        if (
+            self.is_harder
+            and f.detector == "sign-score-lost"
+            and abs(f.onset_row - self.row) <= ROWS
+        ):
             return replace(f, severity="info", text=f"{f.text}; the data gets harder there")
         if f.signal != self.signal or not self.row <= f.onset_row < self.end_row:
             return f
@@ -193,7 +199,8 @@ def _steps(record: RunRecord, signal: str, span: slice) -> Sequence[Levelled]:
             ratio = bool(column.values[column.finite_rows(span)].min() > 0)
             bounded = _may_be(signal, values, before, after)
             step = Levelled(signal, row, span.stop, before, after, changes[row], ratio, bounded)
-            found.append(replace(step, bounded=bounded or step.is_harder))
+            harder = step.is_harder and 0 < after <= MOST_HARDER * median(values[:HEAD])
+            found.append(replace(step, bounded=bounded or bool(harder)))
     return found
 
 

@@ -91,7 +91,9 @@ def _apart(
             # Of two ranks nobody knows which one left, and a fast rank does no harm.
             if sign < 0 and (len(names) == 2 or signal == "step_time_s"):
                 continue
-            place = _leaves(signal, sign * gap, level, edges)
+            # Of two ranks the middle moves half-way with each.
+            rest = level - gap / 2 if len(names) == 2 else level
+            place = _leaves(signal, sign * gap, level, rest, edges)
             if place is None:
                 continue
             first, score, moved, always = place
@@ -111,7 +113,7 @@ def _apart(
 
 
 def _leaves(
-    signal: str, gap: Floats, level: Floats, edges: NDArray[np.intp]
+    signal: str, gap: Floats, level: Floats, rest: Floats, edges: NDArray[np.intp]
 ) -> tuple[int, float, float, bool] | None:
     """Return (place, score, how far, whether always) where a rank stands above the others."""
     blocks = np.array([median(gap[a:b]) for a, b in pairwise(edges)])
@@ -124,7 +126,8 @@ def _leaves(
             return 0, min(99.0, moved / noise), moved, True
     best = leaves(blocks)
     if best is None:
-        best = _lies_above(blocks, share, noise, least=_LEAST_ALWAYS[signal])
+        others = np.array([median(rest[a:b]) for a, b in pairwise(edges)])
+        best = _lies_above(blocks, share, noise, others, least=_LEAST_ALWAYS[signal])
     if best is None:
         return None
     k, score, moved = best
@@ -134,7 +137,7 @@ def _leaves(
 
 
 def _lies_above(
-    blocks: Floats, share: Floats, noise: float, *, least: float
+    blocks: Floats, share: Floats, noise: float, others: Floats, *, least: float
 ) -> tuple[int, float, float] | None:
     """Return (block, score, how far up) from which on every block lies above all before; or None.
 
@@ -147,7 +150,9 @@ def _lies_above(
             far = median(share[k:]) - median(share[:k]) >= least
             # What drifts apart, as the noise of a level that falls, has no edge.
             edge = blocks[k : k + 2].mean() - blocks[k - 2 : k].mean() >= moved / 2
-            return (k, moved / noise, moved) if far and edge else None
+            # Where all step in that row, the data of all has changed.
+            alone = abs(median(others[k : k + 4]) - median(others[k - 4 : k])) < moved / 2
+            return (k, moved / noise, moved) if far and edge and alone else None
     return None
 
 

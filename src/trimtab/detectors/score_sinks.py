@@ -17,6 +17,7 @@ that alone is logged, must have gone on since k: what goes wrong as a whole is t
 Judged in hindsight, attempt by attempt; where an agent is rewarded, its rewards say more.
 """
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -26,8 +27,9 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
-from trimtab.text import number, signal_label
+from trimtab.text import OTHER, number, signal_label
 from trimtab.trend import kendall_score
+from trimtab.vocabulary import canonical
 
 __all__ = ["with_score_sinks"]
 
@@ -39,6 +41,13 @@ FEWEST, LAST_SHARE, FEWEST_LAST = 10, 5, 3
 SHARE, BEYOND = 0.1, 1.5
 SIGMA_AND_TREND = ((5.0, -3.0), (3.0, -4.0))
 """What is plain in the noise needs less of a trend."""
+STRAIGHT, HIGHER, ON_ERRORS = 3.5, 1.5, 2.0
+"""Times the spread about a line, and times the rate at the best, up to which nothing is told yet; and
+errors of the difference of two levels of the training loss, beyond which it goes on."""
+_BY_DESIGN = re.compile(r"domain|membership|adversar")
+"""Scores of what is to be unlearned."""
+_BY_SETTING = re.compile(r"sparsity|curricul|difficult")
+"""What is taken away, or made harder, on purpose."""
 JUMP = 0.7
 """Of what is lost, between one evaluation and the next: then the evaluation has changed."""
 MOST_CHECKS, MOST_COMPARED = 4096, 200
@@ -76,7 +85,8 @@ def _findings(record: RunRecord) -> tuple[Finding, ...]:
 
 
 def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
-    rows = record.columns[name].finite_rows(span)[-MOST_CHECKS:]
+    rows = record.columns[name].finite_rows(span)
+    rows = rows[:: len(rows) // MOST_CHECKS + 1]
     values = record.columns[name].values[rows]
     if len(rows) < FEWEST or not np.ptp(values):
         return None
@@ -91,6 +101,8 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
     since = y[k:]
     error = sigma * (1 / 3 + 1 / last) ** 0.5
     trend = kendall_score(since[:: len(since) // MOST_COMPARED + 1])
+    if _is_meant(record, name, rows[k:]) or lost < STRAIGHT * _about_a_line(since):
+        return None
     if not (
         lost >= SHARE * abs(best)
         and any(lost >= bar * error and trend <= way for bar, way in SIGMA_AND_TREND)
@@ -122,6 +134,36 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
     )
 
 
+def _is_meant(record: RunRecord, name: str, since: Rows) -> bool:
+    """Whether the score sinks by design, or for a while: its rate has risen, another score gains."""
+    if _BY_DESIGN.search(record.keys.get(name, name).lower()):
+        return True
+    keys = (*record.columns, *record.keys.values(), *record.unread)
+    if any(_BY_SETTING.search(key.lower()) for key in keys):
+        return True
+    rate = record.columns.get("lr")
+    if rate is not None:
+        near, late = (rate.values[r][rate.present[r]] for r in (since[:NEAR], since[-NEAR:]))
+        if len(near) and len(late) and late.max() > HIGHER * near.max():
+            return True
+    for other, column in record.columns.items():
+        if other.startswith(OTHER) and canonical(other.removeprefix(OTHER)) == "eval_score":
+            y = column.values[since][column.present[since]]
+            y = y[np.isfinite(y)]
+            if len(y) >= FEWEST_LAST and median(y[-FEWEST_LAST:]) > (1 + SHARE) * median(
+                y[:FEWEST_LAST]
+            ):
+                return True
+    return False
+
+
+def _about_a_line(y: Floats) -> float:
+    """Return the spread of scores about a straight line: what wanders may sink for a while."""
+    at = np.arange(len(y))
+    slope, start = np.polyfit(at, y, 1)
+    return float(np.std(y - slope * at - start))
+
+
 def _steepest(y: Floats) -> float:
     """Return the largest fall between the medians of three values and of the three behind them."""
     three = np.median(np.lib.stride_tricks.sliding_window_view(y, 3), axis=1)
@@ -139,14 +181,15 @@ def _goes_on(record: RunRecord, rows: Rows, k: int, last: int) -> bool:
         column = record.columns.get(name)
         if column is None:
             continue
-        then = _level(column.values, column.present, rows[max(k - NEAR, 0)], rows[k + NEAR])
-        now = _level(column.values, column.present, rows[-last], rows[-1])
-        if then is not None and now is not None:
-            return way * (now - then) > 0
+        logged = column.finite_rows(slice(int(rows[0]), int(rows[-1]) + 1))
+        then = _between(column.values, logged, rows[max(k - NEAR, 0)], rows[k + NEAR])
+        now = _between(column.values, logged, rows[-last], rows[-1])
+        if len(then) and len(now):
+            noise = difference_sigma(np.diff(column.values[logged]))
+            error = noise * (1 / len(then) + 1 / len(now)) ** 0.5
+            return bool(way * (median(now) - median(then)) > ON_ERRORS * error)
     return False
 
 
-def _level(values: Floats, present: NDArray[np.bool_], first: int, last: int) -> float | None:
-    here = slice(int(first), int(last) + 1)
-    logged = values[here][present[here] & np.isfinite(values[here])]
-    return median(logged) if len(logged) else None
+def _between(values: Floats, logged: Rows, first: int, last: int) -> Floats:
+    return values[logged[(logged >= first) & (logged <= last)]]

@@ -1,7 +1,8 @@
 """Silences: nothing was logged for long between two rows. Offline, from the times of writing.
 
 A gap between two rows of an attempt is a hang when it is `FACTOR` times the usual one and half an
-hour or longer: collectives time out after 10 to 30 minutes, and a save or an evaluation that takes
+hour or longer, or two minutes and a fifth of the time of all rows: collectives time out after 10 to
+30 minutes, and a save or an evaluation that takes
 as long each time is the run's way, so a gap also has to be twice the fourth longest. The log went
 on, so it is a warning: the time is lost, and the reason is worth knowing. Of an attempt the longest
 is reported. Where held-out values stand at it that most rows have not, or where two or three as long
@@ -14,11 +15,14 @@ print ever more rarely. Where no time of writing is logged, the times of steps t
 
 **Stalls** may each be short and still cost most of the time: from some row on, one row in several takes
 `STALL` times the usual or more, `STALLS` of them at least, and together they take `STALL_SHARE` of the
-time since, and `STALL_OFTEN` times as much a row as before. Where most of them hold held-out values
-that other rows have not, the run evaluates; it is a note.
+time since, and `STALL_OFTEN` times as much a row as before, of whose rows fewer are slow than chance
+has it. Where most of them hold held-out values that other rows have not, or come at equal distances
+and take less than half of the time, the run evaluates or saves; it is a note.
 
 A log that ends in silence has no row to say so; whether its run is alive is for a watcher to see.
 """
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +36,8 @@ __all__ = ["growing_hang_findings", "silence_findings", "stall_findings"]
 
 FACTOR = 50.0
 LEAST_S = 1800.0
+LARGE, LEAST_LARGE_S = 0.2, 120.0
+"""Share of the time of all rows, from which a gap of two minutes is one. Ours."""
 RANK = 3
 MIN_ROWS = 30
 MIN_GROWN = 3
@@ -42,7 +48,9 @@ SLOW = 5.0
 LEAST_GROWN_S = 300.0
 """Seconds of the longest: half of the shortest usual time-out of collectives."""
 STALL, STALLS, STALL_SHARE, STALL_OFTEN = 5.0, 6, 0.25, 5.0
-"""All bars of stalls are ours."""
+STALL_SIGMA, STALL_EVEN = 5.0, 0.9
+"""By which fewer of the rows before are slow than chance has it; and share of equal distances, from
+which pauses of less than half of the time are saves or evaluations. All bars of stalls are ours."""
 LIKE = 2.0
 """Times its length within which a gap is like another."""
 _RARE = 0.5
@@ -63,7 +71,10 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
         ranked = np.sort(gaps)[::-1]
         # Up to three long gaps may each be an outage; more of them are saves or evaluations.
         longest, others = float(ranked[0]), float(ranked[RANK])
-        if usual <= 0 or longest < max(LEAST_S, FACTOR * usual, 2.0 * others):
+        # What takes a large part of the whole run is told before it is as long.
+        large = longest >= max(LEAST_LARGE_S, LARGE * float(gaps.sum()))
+        least_s = LEAST_LARGE_S if large else LEAST_S
+        if usual <= 0 or longest < max(least_s, FACTOR * usual, 2.0 * others):
             continue
         at = int(np.argmax(gaps))
         before, after = int(rows[at]), int(rows[at + 1])
@@ -71,7 +82,7 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
             continue
         regular = _is_evaluation(record, before, after) or _come_evenly(record, rows, gaps)
         text = (
-            f"nothing was logged for {longest / 3600:.3g} h, where a row comes every {usual:.3g} s;"
+            f"nothing was logged for {_long(longest)}, where a row comes every {usual:.3g} s;"
             " then the log continues"
         )
         findings.append(
@@ -93,6 +104,10 @@ def silence_findings(record: RunRecord) -> tuple[Finding, ...]:
             )
         )
     return tuple(findings)
+
+
+def _long(seconds: float) -> str:
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds / 60:.3g} min"
 
 
 def _usual(gaps: NDArray[np.float64]) -> float:
@@ -212,10 +227,20 @@ def _stalling(record: RunRecord, attempt: int) -> Finding | None:
     at = int(np.argmax(np.where(enough, since - before, -np.inf)))
     begin = int(slow[at])
     share = (total[-1] - total[begin]) / float(seconds[begin:].sum())
-    apart = float(np.median(np.diff(slow[at:])))
-    # A pause that comes each so many rows from the start on is the run's way.
-    if share < STALL_SHARE or since[at] < STALL_OFTEN * before[at] or begin < STALL_OFTEN * apart:
+    if not math.isfinite(share):
         return None
+    apart = np.diff(slow[at:])
+    # A pause that comes each so many rows from the start on is the run's way; so are rows that are
+    # slow by chance, of which some stand among the first.
+    expected = begin * (len(slow) - at) / (len(rows) - begin)
+    too_few = expected - at >= STALL_SIGMA * math.sqrt(expected)
+    over = slow[-1] < begin + (len(rows) - begin) * 2 // 3
+    if share < STALL_SHARE or since[at] < STALL_OFTEN * before[at] or not too_few or over:
+        return None
+    if begin < STALL_OFTEN * float(np.median(apart)):
+        return None
+    evenly = np.mean(np.abs(apart - np.median(apart)) <= 1) >= STALL_EVEN
+    by_design = evenly and share < 2 * STALL_SHARE
     held_out = [record.columns[n].present for n in HELD_OUT & record.columns.keys()]
     evaluates = any(
         np.mean(present[rows[slow[at:]]]) > _RARE > np.mean(present) for present in held_out
@@ -226,7 +251,7 @@ def _stalling(record: RunRecord, attempt: int) -> Finding | None:
         detector="stalls",
         kind="slowdown",
         signal=signal,
-        severity="info" if evaluates else "warning",
+        severity="info" if evaluates or by_design else "warning",
         row=int(rows[-1]),
         onset_row=int(rows[begin]),
         value=float(seconds[begin:].mean()),

@@ -273,10 +273,10 @@ KIND_NOTES: tuple[KindNote, ...] = (
     *DOMAIN_NOTES,
     KindNote(
         kind="overfitting",
-        signs=("overfitting", "overfitting-few-rows"),
+        signs=("overfitting", "overfitting-few-rows", "score-sinks"),
         looks=(
-            "the validation loss turns and rises over several validations, the training loss"
-            " falls on"
+            "the validation loss turns and rises over several validations, or a held-out score"
+            " sinks, and the training loss falls on"
         ),
         first="a gap between the two that widens",
     ),

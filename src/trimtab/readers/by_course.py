@@ -62,6 +62,8 @@ _HELD_OUT = (
 )
 _WHOLE_WORDS = ("train", "training"), ("val", "valid", "validation", "test", "dev", "eval")
 """What may stand alone for training and for held-out data."""
+_OPENRLHF = {"rm": "reward", "glen": "completion_length", "pg": "policy_loss"}
+"""What OpenRLHF's bar calls them; alone, most of these names mean other things."""
 _PART = re.compile(
     r"\b(?:recon\w*|reconstruction|mse|rmse|mae|bce|ce|xent|nll|kl|kld|elbo|ssl|objective|residual"
     r"|criterion|contrastive|misfit)\b"
@@ -92,6 +94,8 @@ def by_course(path: Path, keys: Sequence[str], read: Callable[[], RunRecord]) ->
         return None
     keys = list(dict.fromkeys(keys))
     # An agent's divergence from a reference is no loss: its rewards are read without one.
+    if _OPENRLHF.keys() <= set(keys):
+        return _read(read, {name: key for key, name in _OPENRLHF.items()})
     reward = next((k for k in keys if canonical(k) == "reward"), None)
     if reward is not None:
         return _read(read, {"reward": reward})

@@ -51,6 +51,10 @@ _OVERFLOW = re.compile(
     r"overflow!.{0,80}?loss scale: (\d[\d.e+]{0,20})(?:, reducing to (\d[\d.e+]{0,20}))?",
     re.IGNORECASE,
 )
+_REDUCED = re.compile(
+    r"reducing dynamic loss scale from (\d[\d.e+]{0,20}) to (\d[\d.e+]{0,20})", re.IGNORECASE
+)
+_SAYS = ("skipped=", "verflow!", "OVERFLOW!", "dynamic loss scale")
 _WRITTEN = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?:[,.]\d{1,6})?\]")
 _MAX_BARS = 64
 _OF_EVALUATION = frozenset({"val_loss", "perplexity", "eval_score", "eval_error"})
@@ -153,18 +157,29 @@ class _DeepSpeed:
     def __init__(self) -> None:
         self._now: dict[str, object] = {}
         self._at_rows: list[dict[str, object]] = []
+        self._total: tuple[int, int] | None = None
 
     def see(self, line: str) -> None:
         """Look at a line without a dict."""
         said = _DEEPSPEED_STEP.search(line)
         if said is not None:
-            self._now |= {"step": said[1], "skipped": said[2]}
-        overflow = _OVERFLOW.search(line)
+            self._now["step"] = said[1]
+            share = self._skipped(int(said[1]), int(said[2]))
+            if share is not None:
+                self._now["skipped"] = share
+        overflow = _OVERFLOW.search(line) or _REDUCED.search(line)
         if overflow is not None:
             self._now["loss_scale"] = overflow[2] or overflow[1]
-        written = _WRITTEN.match(line) if said is not None or overflow is not None else None
+        written = _WRITTEN.search(line) if said is not None or overflow is not None else None
         if written is not None:
             self._now["timestamp"] = written[1]
+
+    def _skipped(self, step: int, total: int) -> float | None:
+        """Return the share of the steps since the last count that were skipped; counts are totals."""
+        last, self._total = self._total, (step, total)
+        if last is None or step <= last[0] or total < last[1]:
+            return None
+        return min((total - last[1]) / (step - last[0]), 1.0)
 
     def mark(self) -> None:
         """Give what was said since the last row to this one."""
@@ -199,7 +214,7 @@ def _rows(
         if "{" not in line:
             if drawn:
                 bars.see(line)
-            elif "skipped=" in line or "verflow!" in line or "OVERFLOW!" in line:
+            if any(words in line for words in _SAYS):
                 deepspeed.see(line)
             continue
         seen = 0

@@ -787,8 +787,14 @@ def total_of(values: Mapping[str, NDArray[np.float64]], parts: Collection[str]) 
         'total'
     """
     beside = {k: values[k] for k in parts if k in values}
+    # Nets against each other and agents have losses that need not fall, and no total that says more.
+    if is_of_nets(beside) or any(signal_of_tag(k) in _OF_PLAYERS for k in beside):
+        return ""
     called = [k for k in values if k not in beside and is_called_total(k)]
     return next((k for k in called if summands(values[k], beside)), "")
+
+
+_OF_PLAYERS = ("generator_loss", "discriminator_loss", "policy_loss", "value_loss")
 
 
 def parts_of_total(

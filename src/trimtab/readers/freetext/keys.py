@@ -389,7 +389,9 @@ def rises(values: Column, loss: Column) -> bool:
     if y.max() > 1 and x[0] / _AS_HIGH <= y[0] <= x[0] * _AS_HIGH:
         return False
     # A score that has come to its best may sink from there; a loss is not lowest before it learns.
-    if y[0] == y.min() and y.max() <= 1 and np.median(y[-(len(y) // 3) :]) > _FAR_BETTER * y[0]:
+    apart = not x[0] / _AS_HIGH <= y[0] <= x[0] * _AS_HIGH
+    better = np.median(y[-(len(y) // 3) :]) > _FAR_BETTER * y[:3].min()
+    if apart and better and y.max() <= 1 and np.argmin(y) <= max(len(y) // 10, 2):
         return True
     middle = (len(rows) - 1) / 2
     a, b = (np.argsort(np.argsort(v, kind="stable"), kind="stable") - middle for v in (x, y))

@@ -44,7 +44,8 @@ _COUNT = re.compile(
     re.IGNORECASE,
 )
 _COUNTED = re.compile(
-    r"\b(?P<count>\d[\d,_]{0,15})(?P<thousand>k)? (?P<what>update|step|iteration)s\b", re.IGNORECASE
+    r"@ {0,2}(?P<count>\d[\d,_]{0,15})(?P<thousand>k)? (?P<what>update|step|iteration)s\b",
+    re.IGNORECASE,
 )
 """A count before its unit, as fairseq has it: `(epoch 11 @ 60000 updates)`."""
 
