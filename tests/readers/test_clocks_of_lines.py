@@ -153,6 +153,12 @@ def test_one_pause_that_is_over_is_no_alarm(tmp_path: Path) -> None:
         assert ("hang", "warning") not in told(write(tmp_path, seconds))
 
 
+def test_a_pause_that_takes_more_than_half_of_the_run_is_told(tmp_path: Path) -> None:
+    seconds = gaps()
+    seconds[300] = 1.2 * seconds.sum()
+    assert ("hang", "warning") in told(write(tmp_path, seconds))
+
+
 def test_a_last_row_behind_an_evaluation_is_no_alarm(tmp_path: Path) -> None:
     seconds = gaps()
     seconds[-1] = 1500.0

@@ -1,7 +1,7 @@
 """Silences: nothing was logged for long between two rows. Offline, from the times of writing.
 
 A gap between two rows of an attempt is a hang when it is `FACTOR` times the usual one and half an
-hour or longer, or two minutes and a fifth of the time of all rows: collectives time out after 10 to
+hour or longer, or two minutes and half of the time of all rows: collectives time out after 10 to
 30 minutes, and a save or an evaluation that takes
 as long each time is the run's way, so a gap also has to be twice the fourth longest. The log went
 on, so it is a warning: the time is lost, and the reason is worth knowing. Of an attempt the longest
@@ -36,7 +36,7 @@ __all__ = ["growing_hang_findings", "silence_findings", "stall_findings"]
 
 FACTOR = 50.0
 LEAST_S = 1800.0
-LARGE, LEAST_LARGE_S = 0.2, 120.0
+LARGE, LEAST_LARGE_S = 0.5, 120.0
 """Share of the time of all rows, from which a gap of two minutes is one. Ours."""
 RANK = 3
 MIN_ROWS = 30
