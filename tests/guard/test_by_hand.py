@@ -4,6 +4,8 @@ And told.
 """
 
 import dataclasses
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tests.guard.inner import inner
 from tests.guard.tiny import differences, events_of, guard_of, make, state_of, train_guarded
 from trimtab.errors import ActError, ConfigError
 from trimtab.guard import Guard
+from trimtab.guard.control.arguments import run_folder
 from trimtab.guard.recovery.case import Verification
 from trimtab.guard.recovery.expectation import Expectation
 
@@ -234,3 +237,22 @@ def test_the_last_line_says_what_was_tried_and_not_verified(tmp_path: Path) -> N
         "unclear",
         "not verified: the run ended",
     )
+
+
+@pytest.mark.parametrize("nth", range(1, 6))
+def test_a_run_folder_that_cannot_be_looked_at_is_one_clear_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
+) -> None:
+    """A quota that is used up may fail any look at a path, not the first alone."""
+    looks, real = [], os.stat
+
+    def stat(path: object, *args: object, **kwargs: object) -> object:
+        if str(path).startswith(str(tmp_path)):
+            looks.append(path)
+            if len(looks) >= nth:
+                raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
+        return real(path, *args, **kwargs)  # type: ignore[arg-type, call-overload]
+
+    monkeypatch.setattr(os, "stat", stat)
+    with pytest.raises(ConfigError, match="can be no folder here"):
+        run_folder(str(tmp_path / "a" / "b"))

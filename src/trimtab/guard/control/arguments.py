@@ -132,14 +132,14 @@ def run_folder(run: object) -> Path:
     try:
         if "\0" in str(path):
             raise ValueError("it holds a NUL character")
-        path.exists()
+        there = next((p for p in (path, *path.parents) if p.exists()), path)
+        is_file = there.exists() and not there.is_dir()
     except (OSError, ValueError) as error:
         what = getattr(error, "strerror", None) or error
         raise ConfigError(
             f"run is {shown(run)}, which can be no folder here ({what}); choose another name"
         ) from error
-    there = next((p for p in (path, *path.parents) if p.exists()), path)
-    if there.exists() and not there.is_dir():
+    if is_file:
         lies = "a file" if there == path else f"within {shown(str(there))}, which is a file"
         raise ConfigError(
             f"run is {shown(run)}, {lies}; expected a folder of the run's own, which may not exist"
