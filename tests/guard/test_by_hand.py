@@ -251,7 +251,7 @@ def test_a_run_folder_that_cannot_be_looked_at_is_one_clear_error(
             looks.append(path)
             if len(looks) >= nth:
                 raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), str(path))
-        return real(path, *args, **kwargs)  # type: ignore[arg-type, call-overload]
+        return real(path, *args, **kwargs)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "stat", stat)
     with pytest.raises(ConfigError, match="can be no folder here"):
