@@ -6,8 +6,8 @@ move together, so each is held against the median of all (of two: against the ot
     g[k] = loss of the rank - loss of the others, or log of the ratio of norms or times, in blocks
 
 It has left them where its blocks leave their level for good, as a data set does (`data_sets`), where
-from an edge on they all lie above all before, or where it has stood apart from the first row on in all but a few blocks. Blind in fewer than 48 rows of a rank,
-and to a rank that comes back.
+from an edge on they all lie above all before, or where it has stood apart from the first row on in
+all but a few blocks. Blind in fewer than 48 rows of a rank, and to a rank that comes back.
 """
 
 from collections.abc import Iterator

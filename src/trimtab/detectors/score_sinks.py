@@ -11,10 +11,13 @@ is a finding where `lost` is `SHARE` of the size of the best (of an error: of th
 `BEYOND` times every earlier loss that a new best followed, where the scores since k follow each
 other downwards by Kendall's test while `lost` is far above its error by the noise of the evaluations
 (`SIGMA_AND_TREND`), none of the last ones is back at the level, and no single step holds `JUMP` of
-what is lost: nobody overfits between two evaluations. And the training loss, or the score on training data where
-that alone is logged, must have gone on since k: what goes wrong as a whole is told by its own rules.
+what is lost: nobody overfits between two evaluations. Scores that wander lie as far about a line as
+they have lost (`STRAIGHT`). And the training loss, or the score on training data where that alone is
+logged, must have gone on since k: what goes wrong as a whole is told by its own rules.
 
-Judged in hindsight, attempt by attempt; where an agent is rewarded, its rewards say more.
+Not told of what is to be unlearned or made harder, while the rate lies above that of the best, or
+where another held-out score gains as much. Judged in hindsight, attempt by attempt; where an agent is
+rewarded, its rewards say more.
 """
 
 import re
