@@ -89,3 +89,17 @@ def test_a_loss_that_bends_swings_or_falls_far_is_of_no_rate_too_low(seed: int) 
     ):
         told = trimtab.analyze({"epoch": t, "loss": loss, "lr": np.full(80, 1e-4)})
         assert not [i for i in told.incidents if i.kind == "never-learns"]
+
+
+@pytest.mark.parametrize(("level", "is_told"), [(0.7, True), (0.2, False), (0.0, False)])
+def test_a_run_that_starts_over_and_stands_far_above_is_told(level: float, is_told: bool) -> None:
+    before = 0.2 + 0.5 * np.exp(-np.arange(80) / 15)
+    rng = np.random.default_rng(0)
+    after = level + 0.01 * level * rng.standard_normal(120)
+    if not level:
+        before = np.linspace(0.7, 0.0, 80)
+    loss = np.concatenate([before, after])
+    steps = np.concatenate([np.arange(80.0), np.arange(120.0)])
+    found = trimtab.analyze({"step": steps, "loss": loss})
+    said = [f.text for i in found.incidents for f in i.incident.findings]
+    assert any("started over" in text and "has stood" in text for text in said) is is_told

@@ -27,6 +27,7 @@ only. Blind to a loss that came to rest a little lower.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
@@ -54,6 +55,8 @@ MOST, WARMS = 15.0, 1.5
 ANEW_ROWS, AGAIN = 48, 1.5
 """Rows of an attempt that starts over; and times the loss that the one before had come to."""
 POINTS = 200
+SURE = 8.0
+"""Score of what is told by its whole course."""
 LEAST = 0.5
 """Nats: below it a share of the level is next to nothing, as of `rough_start`. All ours."""
 
@@ -76,9 +79,7 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
     rows, normed = loss.finite_rows(span), norm.finite_rows(span)
     if len(rows) < MIN_ROWS or len(normed) < MIN_ROWS:
         return None
-    # An excerpt begins anywhere, at the level that it has come to.
-    spacing = float(np.median(np.diff(record.step[rows])))
-    if float(record.step[rows[0]]) > 2 * spacing:
+    if _is_excerpt(record, rows):
         return None
     losses, norms = loss.values[rows], norm.values[normed]
     half, last = len(rows) // 2, 3 * len(rows) // 4
@@ -124,18 +125,12 @@ def _barely_warm(record: RunRecord, span: slice) -> Finding | None:
     if np.mean(np.diff(rates) > 0) < CLIMBS or kendall_score(points) < TREND:
         return None
     first, level = median(losses[: len(losses) // 8]), median(losses[-(len(losses) // 8) :])
-    return finding_at(
+    return _all_along(
         record,
+        rows,
         detector="barely-warm",
-        kind="never-learns",
-        signal="loss",
-        severity="warning",
-        row=int(rows[-1]),
-        onset_row=int(rows[0]),
         value=level,
         expected=first,
-        score=8.0,
-        closed=False,
         text=(
             f"loss {first:.4g} at first and {level:.4g} after {len(rows)} rows, while the learning"
             f" rate still climbs and has come to {rates[-1]:.2g}: its warm-up is longer than the"
@@ -150,8 +145,7 @@ def _creeps(record: RunRecord, span: slice) -> Finding | None:
     y = loss.values[rows]
     if len(rows) < CREEP_ROWS or y.min() <= 0 or y[0] < LEAST:
         return None
-    spacing = float(np.median(np.diff(record.step[rows])))
-    if float(record.step[rows[0]]) > 2 * spacing:
+    if _is_excerpt(record, rows):
         return None
     fell = (y[0] - y[-1]) / y[0]
     third = len(y) // 3
@@ -168,18 +162,12 @@ def _creeps(record: RunRecord, span: slice) -> Finding | None:
     if len(rates) and rates[-1] > WARMS * rates[0]:
         return None
     at = f" at a learning rate of {rates.max():.2g}" if len(rates) else ""
-    return finding_at(
+    return _all_along(
         record,
+        rows,
         detector="creeps",
-        kind="never-learns",
-        signal="loss",
-        severity="warning",
-        row=int(rows[-1]),
-        onset_row=int(rows[0]),
         value=float(y[-1]),
         expected=float(y[0]),
-        score=8.0,
-        closed=False,
         text=(
             f"loss {y[0]:.4g} → {y[-1]:.4g} in {len(rows)} rows{at}, in a straight line and as fast at"
             " the end: the rate is far too low (in hindsight)"
@@ -202,22 +190,49 @@ def _stands_anew(record: RunRecord, index: int) -> Finding | None:
     level, quarter = median(y), len(y) // 4
     had = median(earlier[-FIRST_ROWS:])
     moved = abs(median(y[:quarter]) - median(y[-quarter:]))
-    if moved > FLAT_SHARE * level or level < AGAIN * had or len(y) < len(earlier):
+    # Of two losses of 0 neither stands above the other.
+    if moved > FLAT_SHARE * level or not level > AGAIN * had or len(y) < len(earlier):
         return None
-    return finding_at(
+    return _all_along(
         record,
+        rows,
         detector="hardly-moved",
-        kind="never-learns",
-        signal="loss",
-        severity="warning",
-        row=int(rows[-1]),
-        onset_row=int(rows[0]),
         value=level,
         expected=had,
-        score=12.0,
-        closed=False,
         text=(
             f"the run started over, and its loss has stood at {level:.4g} for all {len(y)} rows since;"
             f" it had come to {had:.4g} in {len(earlier)} rows before (in hindsight)"
         ),
     )
+
+
+def _all_along(
+    record: RunRecord,
+    rows: NDArray[np.intp],
+    *,
+    detector: str,
+    value: float,
+    expected: float,
+    text: str,
+) -> Finding:
+    """Return the warning that nothing is learned, from the first to the last of some rows."""
+    return finding_at(
+        record,
+        detector=detector,
+        kind="never-learns",
+        signal="loss",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[0]),
+        value=value,
+        expected=expected,
+        score=SURE,
+        closed=False,
+        text=text,
+    )
+
+
+def _is_excerpt(record: RunRecord, rows: NDArray[np.intp]) -> bool:
+    """Whether the rows begin in the middle of a run, at the level that it has come to."""
+    spacing = float(np.median(np.diff(record.step[rows])))
+    return float(record.step[rows[0]]) > 2 * spacing

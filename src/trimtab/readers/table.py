@@ -650,6 +650,25 @@ class LogTable:
         _extend(builder, step[rows], kept, runs)
         return _with_slope_note(builder.build())
 
+    def _loss_without_name(self, columns: Mapping[str, Column]) -> dict[str, list[str]]:
+        """Return the column that is the loss though none is called so, and note it; empty: none is.
+
+        A total that is the sum of others goes first: a part must not stand beside the whole. The
+        loss of a generator or a policy is a signal of its own, and may stand in too.
+        """
+        whole = total_of({k: c.values for k, c in columns.items()}, self._terms(columns))
+        if whole:
+            chosen, why = whole, ", as the sum of others"
+        else:
+            stand_in = [k for k in columns if self._stands_in(k)]
+            if not stand_in:
+                return {}
+            chosen, why = min(stand_in, key=lambda k: _stand_in_order(k, columns[k])), ""
+        self.notes.append(
+            f"no column is called a training loss; {shown(chosen)} is taken for it{why}"
+        )
+        return {"loss": [chosen]}
+
     def _signals(
         self, columns: dict[str, Column], *, columnar: bool
     ) -> tuple[dict[str, Column], dict[str, str]]:
@@ -662,32 +681,7 @@ class LogTable:
             if cells.role in ("signal", "domain", "split") and name is not None and not cells.names:
                 found.setdefault(name, []).append(key)
         if "loss" not in found:
-            # The loss of a generator or a policy is a signal of its own, and may stand in too.
-            stand_in = [k for k in columns if self._stands_in(k)]
-            # Only without a loss by name: a part of the loss must not stand beside the whole.
-            values = {k: c.values for k, c in columns.items()}
-            whole = total_of(values, self._terms(columns))
-            if whole:
-                found["loss"] = [whole]
-                self.notes.append(
-                    f"no column is called a training loss; {shown(whole)} is taken for it, as the"
-                    " sum of others"
-                )
-            elif stand_in:
-                stand_in.sort(
-                    key=lambda k: (
-                        signal_of_tag(k) == "ema_loss",
-                        *stand_in_rank(k)[:3],
-                        is_of_critic(k),
-                        stands_still(columns[k].logged()),
-                        len(k),
-                        k,
-                    )
-                )
-                found["loss"] = stand_in[:1]
-                self.notes.append(
-                    f"no column is called a training loss; {shown(stand_in[0])} is taken for it"
-                )
+            found |= self._loss_without_name(columns)
         if "step_time_s" not in found:
             found |= self._time_beside(columns)
         if "lr" not in found:
@@ -1087,3 +1081,15 @@ def _with_slope_note(record: RunRecord) -> RunRecord:
         )
         return replace(record, notes=(*record.notes, text))
     return record
+
+
+def _stand_in_order(key: str, column: Column) -> tuple[object, ...]:
+    """Return a sort key for columns that may stand in for the loss; the first is taken."""
+    return (
+        signal_of_tag(key) == "ema_loss",
+        *stand_in_rank(key)[:3],
+        is_of_critic(key),
+        stands_still(column.logged()),
+        len(key),
+        key,
+    )
