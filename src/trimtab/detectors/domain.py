@@ -367,12 +367,17 @@ class DomainDetector:
         """Judge many rows as `update` does one by one; only rows that end a wait need work."""
         courses, told = list(state.courses), list(state.told)
         finite = np.isfinite(rows.values)
-        logged = [_Logged.of(rows, i, np.flatnonzero(finite[:, i])) for i in range(finite.shape[1])]
+        # Of what no row here has nothing is due, and nothing changes.
+        logged = {
+            i: _Logged.of(rows, i, np.flatnonzero(finite[:, i]))
+            for i in np.flatnonzero(finite.any(axis=0)).tolist()
+        }
+        leads = [i for i, signs in self._mains.items() if signs and i in logged]
         findings: list[Finding] = []
         while True:
-            ends = [logged[i].end_of_wait(courses[i]) for i, signs in self._mains.items() if signs]
+            ends = [logged[i].end_of_wait(courses[i]) for i in leads]
             at = min((k for k in ends if k >= 0), default=-1)
-            for i, some in enumerate(logged):
+            for i, some in logged.items():
                 courses[i] = some.extend(courses[i], at)
             if at < 0:
                 break
