@@ -193,6 +193,30 @@ def test_inspect_judges_a_run_by_a_reference(run: Run, tmp_path: Path) -> None:
         )
 
 
+def test_a_setting_that_differs_from_the_reference_is_the_cause(run: Run, tmp_path: Path) -> None:
+    """Nobody is told to lower a rate that is a tenth of the reference's."""
+
+    def rate(peak: float, slower: float) -> Callable[[Row], None]:
+        def change(row: Row) -> None:
+            row["lr"] = peak * min(1.0, (row["step"] + 1) / 50)
+            row["loss"] += slower * (1 - math.exp(-row["step"] / 200))
+
+        return change
+
+    good = write(tmp_path / "good.jsonl", rows_of(), rate(1e-3, 0.0))
+    low = write(tmp_path / "low.jsonl", rows_of(order=1), rate(1e-4, 0.25))
+    (found,) = parse(run("inspect", low, "--against", good, "--json")[1])["runs"][0]["incidents"]
+    assert found["causes"][0]["cause"] == "differs-from-reference"
+    assert "lr 0.1 times that of good.jsonl" in found["causes"][0]["evidence"][0]
+    remedy, *_ = found["plan"]
+    assert remedy["remedy"] == "as-reference"
+    assert remedy["values"] == {"factor of lr": pytest.approx(10)}
+    # a schedule that is a row further differs by less than what counts
+    same = write(tmp_path / "same.jsonl", rows_of(order=1), rate(1.01e-3, 0.25))
+    (found,) = parse(run("inspect", same, "--against", good, "--json")[1])["runs"][0]["incidents"]
+    assert found["causes"][0]["cause"] != "differs-from-reference"
+
+
 def test_a_passing_excursion_above_the_reference_ends(run: Run, tmp_path: Path) -> None:
     def passing(row: Row) -> None:
         if 300 <= row["step"] < 380:

@@ -3,10 +3,14 @@
 Compares at equal steps. Blind where the two log no step in common, and to what both do alike.
 """
 
+from dataclasses import replace
+
 import numpy as np
 
 from trimtab.analysis.divergence import (
+    SETTING_SIGNALS,
     Parting,
+    Rows,
     common_rows,
     find_partings,
     first_difference,
@@ -26,7 +30,8 @@ MIN_ROWS = 64
 def against_findings(record: RunRecord, reference: RunRecord, name: str) -> tuple[Finding, ...]:
     """Return one finding for each stretch in which the run is worse than the reference.
 
-    Each lasting one, and each that ends after it stood out by 1.5 times as much as it must.
+    Each lasting one, and each that ends after it stood out by 1.5 times as much as it must; and one
+    for each logged setting that differs from the reference's in most rows up to its end.
 
     Args:
         record: The run to judge.
@@ -45,9 +50,15 @@ def against_findings(record: RunRecord, reference: RunRecord, name: str) -> tupl
     b, a = record.columns["loss"].values[own], reference.columns["loss"].values[theirs]
     partings, sigma = find_partings(a, b, skip=skip)
     worse = [p for p in partings if p.gap > 0 and (p.lasts or p.score > _PASSING)]
-    return tuple(_finding(record, own, a, b, p, name, sigma) for p in worse)
+    found = [_finding(record, own, a, b, p, name, sigma) for p in worse]
+    for p, f in zip(worse, tuple(found), strict=True):
+        upto = slice(p.last + 1)
+        found += _settings(record, reference, f, own[upto], theirs[upto], name)
+    return tuple(found)
 
 
+_DIFFERS = 0.02
+"""Share by which a setting must differ: less is a schedule that is a row further. Ours."""
 _END_ROWS = 32
 """Common rows, the median of whose differences is the gap at the end."""
 _EQUAL = 5e-4
@@ -81,12 +92,47 @@ def against_note(record: RunRecord, reference: RunRecord, name: str) -> str:
     return f"{said}; at their end its loss lies {number(abs(gap), digits=3)} {side}"
 
 
+def _settings(
+    record: RunRecord, reference: RunRecord, f: Finding, own: Rows, theirs: Rows, name: str
+) -> list[Finding]:
+    """Return the logged settings that differ in most common rows up to the end of a stretch."""
+    found = []
+    for signal in SETTING_SIGNALS:
+        mine, other = record.columns.get(signal), reference.columns.get(signal)
+        if mine is None or other is None:
+            continue
+        x, y = mine.values[own], other.values[theirs]
+        rows = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & (x > 0) & (y > 0))
+        ratio = x[rows] / y[rows]
+        apart = np.abs(np.log(ratio)) > _DIFFERS
+        if len(rows) < MIN_ROWS or apart.mean() <= 0.5:
+            continue
+        order = np.argsort(ratio[apart], kind="stable")
+        first, middle = rows[apart][0], rows[apart][order[len(order) // 2]]
+        times = float(x[middle] / y[middle])
+        found.append(
+            replace(
+                f,
+                detector="reference-setting",
+                signal=signal,
+                value=float(x[middle]),
+                expected=float(y[middle]),
+                direction="up" if times > 1 else "down",
+                text=(
+                    f"{signal.replace('_', ' ')} {number(times, digits=3)} times that of {name}"
+                    f" from {number(float(record.step[own[first]]))} on"
+                ),
+            )
+        )
+    return found
+
+
 def _of_agent(a: RunRecord, b: RunRecord) -> bool:
     """Whether both log a reward."""
     return "reward" in measured_by_both(a, b)
 
 
-def _loss_rows(record: RunRecord) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
+def _loss_rows(record: RunRecord) -> Rows:
     rows = record.lineage_rows()
     column = record.columns.get("loss")
     return rows[:0] if column is None else rows[column.present[rows]]
@@ -94,7 +140,7 @@ def _loss_rows(record: RunRecord) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
 
 def _finding(
     record: RunRecord,
-    own: np.ndarray[tuple[int], np.dtype[np.intp]],
+    own: Rows,
     a: np.ndarray[tuple[int], np.dtype[np.float64]],
     b: np.ndarray[tuple[int], np.dtype[np.float64]],
     p: Parting,

@@ -281,6 +281,23 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         remedies=("restore-settings", "roll-back"),
     ),
     CauseEntry(
+        id="differs-from-reference",
+        title="a logged setting that differs from that of the reference run",
+        modes=("F27", "F29"),
+        prior=_RARE,
+        rules=(
+            # Likely, not sure: the data may differ as well, and says nothing.
+            EvidenceRule("sign", e.sign("reference-setting"), 6.0, "{f.reference_setting}"),
+            EvidenceRule(
+                "no-sign", e.no_sign("reference-setting"), _ABSENT, "nothing in the log shows it"
+            ),
+        ),
+        look_alikes=("code-or-resume-change", "bad-data-window"),
+        test="run some hundred steps with that one setting as the reference has it",
+        remedies=("as-reference",),
+        go_back="never",
+    ),
+    CauseEntry(
         id="loss-rescaled",
         title="the loss is on another scale: summed in place of averaged, or times a factor",
         modes=("F27", "F29"),

@@ -66,6 +66,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
             "rate-too-low": "the rate is lower",
             "no-warm-up": "the rate begins at its peak",
             "one-data-set": "one set differs",
+            "differs-from-reference": "as intended, but not as the reference has it",
         },
     ),
     Experiment(

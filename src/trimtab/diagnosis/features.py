@@ -86,6 +86,9 @@ class Features:
     batch_odd: str = ""
     """What a statistic of the batches, known before their step, said of the episode; empty:
     nothing."""
+    reference_setting: str = ""
+    """What differs from the reference run that it is judged by, for people; empty: nothing known.
+    """
     batch_nonfinite: float = 0.0
     """Values of the batch of the onset that are NaN or Inf, where none were before; 0: none, or not
     known."""
@@ -315,7 +318,8 @@ def incident_features(
         "axis": record.axis,
         "onset": incident.onset,
         "rows_seen": num_rows_of(before),
-        "batch_odd": next((f.text for f in incident.findings if f.detector == "batch"), ""),
+        "batch_odd": _said_by(incident, "batch"),
+        "reference_setting": _said_by(incident, "reference-setting"),
         **_of_batch(record, incident, before),
         **_signs(record, incident),
         "training": training_of(record),
@@ -348,6 +352,10 @@ def incident_features(
     values["data_share"] = _data_share(record, before, during)
     values.update(plain_signs(record, incident, before=before, during=during, earlier=earlier))
     return Features(**values)  # type: ignore[arg-type]
+
+
+def _said_by(incident: Incident, detector: str) -> str:
+    return next((f.text for f in incident.findings if f.detector == detector), "")
 
 
 _TURNS = frozenset(

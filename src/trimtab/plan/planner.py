@@ -587,7 +587,18 @@ def _settings_back(case: _Case) -> Built:
     return "put-back", values, ", ".join(told)
 
 
+def _as_reference(case: _Case) -> Built:
+    found = [f for f in case.incident.findings if f.detector == "reference-setting"]
+    # Of a rate the factor: its schedule goes on.
+    values = {
+        **{"factor of lr": float(f.expected / f.value) for f in found if f.signal == "lr"},
+        **{_SETTING_NAMES[f.signal]: float(f.expected) for f in found if f.signal != "lr"},
+    }
+    return ("as-reference", values, "; ".join(f.text for f in found)) if found else None
+
+
 _BUILDERS = {
+    "as-reference": _as_reference,
     _SETTINGS_BACK: _settings_back,
     "patience": _patience,
     "restore-data-order": _restore_order,

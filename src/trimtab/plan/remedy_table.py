@@ -366,6 +366,14 @@ REMEDIES: tuple[Remedy, ...] = (
         when="mid-run",
     ),
     Remedy(
+        id="as-reference",
+        title="set what differs as the reference run has it",
+        changes="the settings in which the run differs from its reference",
+        cost="what the difference was meant to try; a restart, where the run cannot catch up",
+        undo="set them as they were",
+        when="mid-run",
+    ),
+    Remedy(
         id="exclude-node",
         title="leave the faulty node out",
         changes="the list of nodes",
