@@ -589,11 +589,10 @@ def _settings_back(case: _Case) -> Built:
 
 def _as_reference(case: _Case) -> Built:
     found = [f for f in case.incident.findings if f.detector == "reference-setting"]
-    # Of a rate the factor: its schedule goes on.
-    values = {
-        **{"factor of lr": float(f.expected / f.value) for f in found if f.signal == "lr"},
-        **{_SETTING_NAMES[f.signal]: float(f.expected) for f in found if f.signal != "lr"},
-    }
+    values = {_SETTING_NAMES[f.signal]: float(f.expected) for f in found if f.signal != "lr"}
+    for f in found:
+        if f.signal == "lr":  # its schedule goes on
+            values["factor of lr"] = float(f.expected / f.value)
     return ("as-reference", values, "; ".join(f.text for f in found)) if found else None
 
 
