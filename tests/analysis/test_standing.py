@@ -19,7 +19,7 @@ def _fall(n: int, stands_from: int) -> Floats:
     return np.asarray(2 + 4 * (1 + steps / 20.0) ** -0.35)
 
 
-@pytest.mark.parametrize("n", [64, 300, 2000])
+@pytest.mark.parametrize("n", [12, 24, 64, 300, 2000])
 @pytest.mark.parametrize("level", [0.72, 1.9, 6.5, -3.0])
 def test_a_loss_that_never_moves_is_not_judged(n: int, level: float) -> None:
     record = record_of(np.arange(1.0, n + 1), {"loss": _noisy(np.full(n, level), 1)})

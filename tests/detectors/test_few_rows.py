@@ -299,3 +299,43 @@ def test_a_row_that_sets_a_fast_fall_back_is_told_though_it_is_won_back(row: int
     loss[row + 1 :] /= 2  # one row alone
     kinds = [f.detector for f in few_rows_findings(record_of(np.arange(20.0), {"loss": loss}))]
     assert "few-rows-step" not in kinds
+
+
+def _overfits(train: list[float], val: list[float], **more: Floats) -> bool:
+    columns = {"loss": np.array(train), "val_loss": np.array(val), **more}
+    found = few_rows_findings(record_of(np.arange(float(len(train))), columns))
+    return any(f.kind == "overfitting" for f in found)
+
+
+def test_five_evaluations_that_only_get_worse_are_overfitting() -> None:
+    """As of nanoGPT, which evaluates every few hundred steps, or of a fine-tune of six epochs."""
+    train = [0.21, 0.17, 0.141, 0.122, 0.11, 0.096]
+    assert _overfits(train, [0.34, 0.361, 0.393, 0.458, 0.425, 0.485])
+    assert _overfits(train[:5], [0.667, 0.849, 0.918, 1.005, 1.043])
+    # four of noise, a rise of a tenth, or beside a training loss that rises too
+    assert not _overfits(train[:5], [0.34, 0.40, 0.36, 0.43, 0.39])
+    assert not _overfits(train[:5], [0.34, 0.345, 0.35, 0.36, 0.37])
+    assert not _overfits(train[4::-1], [0.667, 0.849, 0.918, 1.005, 1.043])
+
+
+def test_a_loss_that_rises_while_its_score_gains_is_no_overfitting_of_five() -> None:
+    """Whisper and BERT: the loss on held-out data rises, the errors get fewer."""
+    train, val = [1.0, 0.5, 0.2, 0.1, 0.05], [0.31, 0.36, 0.42, 0.45, 0.47]
+    assert _overfits(train, val)
+    assert not _overfits(train, val, eval_error=np.array([34.6, 33.1, 32.6, 32.0, 32.1]))
+    assert _overfits(train, val, eval_error=np.array([32.1, 32.6, 34.0, 33.6, 34.9]))
+
+
+def test_work_that_is_undone_for_a_dozen_rows_is_told_though_it_is_won_back() -> None:
+    """It fell to 48, leapt, and stood where it began for a quarter of the run."""
+    rng = np.random.default_rng(1)
+    fell, stood = np.linspace(55, 48.5, 12), np.full(16, 54.2)
+    loss = np.concatenate((fell, [48.9, 69.0], stood, np.linspace(53, 15, 30)))
+    loss = loss * (1 + 0.008 * rng.normal(size=len(loss)))
+    found = few_rows_findings(record_of(np.arange(float(len(loss))), {"loss": loss}))
+    rises = [f for f in found if f.detector == "few-rows-rise"]
+    assert [f.severity for f in rises] == ["warning"]
+    assert 12 <= rises[0].onset_row <= 14
+    assert rises[0].end_row is not None
+    for seed in range(20):
+        assert not any(k in ("spike", "unrecovered-spike") for k in _kinds(_fell(58, seed, 0.01)))

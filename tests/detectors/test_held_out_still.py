@@ -127,3 +127,13 @@ def test_an_overlap_of_nothing_in_each_evaluation_is_told_while_the_loss_falls()
     told = _overlaps([0.0, 0.000004, 0.0027, 0.0])
     assert any("never better than" in i.incident.findings[0].text for i in told.incidents)
     assert not _overlaps([0.0, 0.0, 0.02, 0.3]).incidents
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_an_overlap_of_nothing_in_eleven_epochs_is_told(told: bool) -> None:
+    """One loss an epoch, which comes down a hundredfold in the first: nothing is segmented."""
+    loss = 0.0197 * np.exp(-np.minimum(np.arange(11.0), 1) * 5.3 - 0.08 * np.arange(11))
+    dice = (1.0 if told else 3e4) * np.linspace(1.1e-5, 2e-5, 11)
+    found = analyze({"epoch": np.arange(11.0), "loss": loss, "val_dice": dice}).incidents
+    kinds = {i.incident.kind for i in found if i.severity != "info"}
+    assert ("signal-abnormal" in kinds) is told

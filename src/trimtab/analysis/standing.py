@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.stand_in import is_distance
 from trimtab.record import RunRecord
@@ -19,6 +20,8 @@ from trimtab.trend import kendall_score
 __all__ = ["StandingLoss", "standing_of"]
 
 _BLOCKS, _FEWEST_ROWS = 32, 64
+_FEW = 8
+"""Rows from which on a loss that has not fallen at all since the run began is said so."""
 _LEAST_SHARE = 0.5
 """Of the rows, over which a loss must stand to be said so. All of these are ours."""
 _FALLS = -1.6
@@ -68,8 +71,11 @@ def standing_of(record: RunRecord) -> StandingLoss | None:
     last = len(record.attempts) - 1
     rows = column.finite_rows(record.rows_of(last))
     loss = column.values[rows]
-    if len(loss) < _FEWEST_ROWS or np.ptp(loss) == 0:
+    if len(loss) < _FEW or np.ptp(loss) == 0:
         return None
+    if len(loss) < _FEWEST_ROWS:
+        whole = _stands(loss) and _begins(record, last, rows) and not _learns(record, last)
+        return StandingLoss(len(loss), len(loss), median(loss), from_start=True) if whole else None
     edges = np.linspace(0, len(loss), _BLOCKS + 1).astype(np.intp)
     blocks = np.array([float(np.median(loss[a:b])) for a, b in pairwise(edges)])
     most = int(_BLOCKS * (1 - _LEAST_SHARE))
@@ -79,13 +85,13 @@ def standing_of(record: RunRecord) -> StandingLoss | None:
     level, noise = median(blocks[k:]), difference_sigma(np.diff(blocks[k:]))
     if k <= _FIRST and bool((np.abs(blocks[:k] - level) <= _FAR * noise).all()):
         k = 0
-    whole = k == 0 and _begins(record, last, rows[0], rows[-1]) and not _learns(record, last)
+    whole = k == 0 and _begins(record, last, rows) and not _learns(record, last)
     if k == 0 and not whole:
         return None  # an excerpt, or learning that held-out data show
     return StandingLoss(int(len(loss) - edges[k]), len(loss), level, from_start=whole)
 
 
-def _stands(blocks: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
+def _stands(blocks: NDArray[np.float64]) -> bool:
     level, third = median(blocks), len(blocks) // 3
     noise, least = difference_sigma(np.diff(blocks)), _SHARE * abs(level)
     fall = median(blocks[:third]) - median(blocks[-third:])
@@ -96,12 +102,12 @@ def _stands(blocks: np.ndarray[tuple[int], np.dtype[np.float64]]) -> bool:
     return small and at_level and (kendall_score(blocks) > _FALLS or abs(fall) <= least)
 
 
-def _begins(record: RunRecord, index: int, first: int, last: int) -> bool:
+def _begins(record: RunRecord, index: int, rows: NDArray[np.intp]) -> bool:
     """Whether the rows are the first of a run, and not taken out of its middle."""
     if record.attempts[index].parent is not None or record.axis == "row":
         return False
-    begun, end = float(record.step[first]), float(record.step[last])
-    return begun <= max(1.0, 0.02 * end)
+    steps = record.step[rows]
+    return float(steps[0]) <= max(1.0, 0.02 * float(steps[-1]), float(np.median(np.diff(steps))))
 
 
 def _learns(record: RunRecord, index: int) -> bool:

@@ -59,6 +59,8 @@ LASTS = 3
 RISE = {True: (math.log(1.3), 7.0), False: (math.log(1.1), 10.0)}
 """Whether fewer than `EXCERPT_ROWS`: smallest rise, as a logarithm and in sigma; more rows have more
 extremes."""
+LONG, LONG_RISE = 8, (math.log(1.06), 6.0)
+"""Rows of a rise that lasts longer, and the same for it."""
 SWING, SMOOTH = 0.5, 0.4
 """Of a rise, as far as another comes, and how far moves in a row go together, of a loss that swings.
 Ours."""
@@ -88,6 +90,9 @@ SAME, LONG_SAME = 6, 12
 """Evaluations that are alike in every digit: of 1 / k, and of any other share. Ours."""
 STUCK = 8
 """Evaluations that are alike in every digit and no better than any before them. Ours."""
+FEWEST_TURN, FEW_TURN = 5, (0.15, 0.3)
+"""Evaluations, and the share by which they go up where each does, and where one falls: noise has no
+measure in so few. Ours."""
 LEARNED = 0.8
 """Share of right answers from which on one that stands was learned before. Ours."""
 _OF_AN_AGENT = re.compile(r"reward|return|episode|rew(?![a-z])")
@@ -152,11 +157,15 @@ def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterat
     # One low row alone is no level that a run has come down to, and that the next rows rise from.
     filled = np.append(y[0], np.maximum(y[1:-1], np.minimum(y[:-2], y[2:])))
     before = np.minimum.accumulate(filled)[LASTS - 1 : 1 - LASTS]
-    over = np.lib.stride_tricks.sliding_window_view(y[LASTS:], LASTS).min(axis=1) - before
-    share, sigmas = RISE[len(y) < EXCERPT_ROWS]
-    least = max(share, sigmas * _noise(y))
-    at = np.flatnonzero(over > least)
-    if not len(at):
+    few, noise = len(y) < EXCERPT_ROWS, _noise(y)
+    bars = ((LASTS, *RISE[few]), *(() if few else ((LONG, *LONG_RISE),)))
+    for num, share, sigmas in bars:
+        lows = np.lib.stride_tricks.sliding_window_view(y[LASTS:], num).min(axis=1)
+        over, least = lows - before[: len(lows)], max(share, sigmas * noise)
+        at = np.flatnonzero(over > least)
+        if len(at):
+            break
+    else:
         return
     k = int(at[0]) + LASTS
     low = float(np.exp(before[at[0]]))
@@ -182,10 +191,10 @@ def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterat
         end_row=None if end is None else int(rows[end]),
         value=float(loss[peak]),
         expected=low,
-        score=min(99.0, float(over[at[0]]) / max(_noise(y), 0.01)),
+        score=min(99.0, float(over[at[0]]) / max(noise, 0.01)),
         closed=True,
         text=(
-            f"{signal_label(signal)} {low:.4g} → {loss[peak]:.4g}, for {LASTS} rows and more"
+            f"{signal_label(signal)} {low:.4g} → {loss[peak]:.4g}, for {num} rows and more"
             " (few rows)"
         ),
     )
@@ -483,12 +492,12 @@ def _norm_climbs(record: RunRecord, span: slice) -> Iterator[Finding]:
 
 def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     """Yield the turn of validation after its lowest row."""
-    got, train = _values(record, span, "val_loss"), record.columns.get("loss")
-    if got is None or train is None:
+    held_out, train = record.columns.get("val_loss"), record.columns.get("loss")
+    if held_out is None or train is None:
         return
-    rows, val = got
-    trained = train.finite_rows(span)
-    if len(trained) < FEWEST_ROWS:
+    rows, trained = held_out.finite_rows(span), train.finite_rows(span)
+    val = held_out.values[rows]
+    if not FEWEST_TURN <= len(val) <= MOST_ROWS or len(trained) < FEWEST_TURN:
         return
     k, n = int(np.argmin(val)), len(val)
     after = val[k + 1 :]
@@ -499,6 +508,9 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     rise = level - low
     if len(after) > 5:
         sure = kendall_score(after) >= TREND or _stays_above(val, k, third)
+    elif min(n, len(trained)) < FEWEST_ROWS:
+        each = bool((np.diff(val[k:]) > 0).all())
+        sure = _turns_up(val[k:]) and rise > FEW_TURN[not each] * abs(low)
     else:
         sure = _turns_up(val[k:]) and rise > 5 * _noise(val)
     # Of the loss at the lowest, a median of the train losses about it.
@@ -510,7 +522,7 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     fell = then - median(last[-max(LASTS, len(last) // 3) :])
     if fell <= 0 or kendall_score(last[-MOST_ROWS:]) > 0:
         return
-    if _steps_up(val[k:]) > JUMP * rise:
+    if _steps_up(val[k:]) > JUMP * rise or _score_gains(record, rows[k:]):
         return
     if rise < max(SHARE * max(float(val[0]) - low, fell), 0.01 * abs(low)):
         return
@@ -534,6 +546,17 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
             " regularize"
         ),
     )
+
+
+def _score_gains(record: RunRecord, rows: Rows) -> bool:
+    """Whether a few held-out scores get better, row by row, while their loss gets worse."""
+    for name, sign in (("eval_score", 1.0), ("eval_error", -1.0)):
+        column = record.columns.get(name)
+        if column is not None and len(rows) < FEWEST_ROWS:
+            score = sign * column.values[column.finite_rows(slice(int(rows[0]), int(rows[-1]) + 1))]
+            if len(score) > LASTS and _turns_up(score[:-1]) and score[-LASTS:].min() > score[0]:
+                return True
+    return False
 
 
 def _stays_above(val: Floats, k: int, third: int) -> bool:

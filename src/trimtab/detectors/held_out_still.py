@@ -57,7 +57,7 @@ SHARES = frozenset(("acc", "acc1", "accuracy", "top", "top1", "iou", "miou"))
 """Words of scores that are shares of what is right: of a ranking a few percent may be good."""
 OVERLAPS = frozenset(("dice", "f1", "dsc", "jaccard"))
 """Words of scores that are 0 only where next to nothing is found."""
-FEW_NOTHING = 4
+FEW_NOTHING, FEW_EPOCHS = 4, 8
 FEW_SCORES, LOW_SCORE, FIRST, GAINED = 10, 0.35, 5, 1.15
 MANY = 30
 AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.5
@@ -192,24 +192,30 @@ def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) 
     if len(rows) < FEW_NOTHING:
         return []
     words = set(re.findall("[a-z]+1?", record.keys.get(name, name).lower()))
+    losses = record.columns["loss"]
     until, always = span.stop, False
+    # A loss an epoch is few of them, and each of many batches.
+    fewest = FEW_SCORES if len(rows) < FEW_EPOCHS else FEW_NOTHING
     if name == "eval_error":
         pinned = len(rows) >= AT_WORST and y.min() >= 1 - LOWEST and y.max() <= MOST_ERROR
         always = len(rows) >= MANY
     elif words & (SHARES | OVERLAPS) and _is_nothing(y) and not _comes(record, name, span.stop):
-        # The loss had come down by the second of them, and the score had time to follow.
-        pinned, until = True, int(rows[1]) + 1
+        # The loss had come down by the first of them, and the score had time to follow.
+        seen = np.searchsorted(losses.finite_rows(span), rows, "right") >= fewest
+        early = max(1, int(np.argmax(seen))) if seen.any() else len(rows)
+        pinned, until = early <= len(rows) // 2, int(rows[min(early, len(rows) - 1)]) + 1
     else:
         share = 100.0 if y.max() > 1 else 1.0
         low = y.min() >= 0 and 0 < float(np.quantile(y, 0.9)) <= LOW_SCORE * share
         level = median(y[len(y) // 2 :])
         pinned = len(rows) >= FEW_SCORES and words & SHARES and low
         pinned = pinned and level <= GAINED * median(y[:FIRST])
-    loss = record.columns["loss"]
-    trained = loss.values[loss.finite_rows(slice(span.start, until))]
-    if not pinned or len(trained) < FEW_SCORES or not trained.min() > 0:
+    trained = losses.values[losses.finite_rows(slice(span.start, until))]
+    if not pinned or len(trained) < fewest or not trained.min() > 0:
         return []
-    start, end = median(trained[:3]), median(trained[-(len(trained) // 8 or 1) :])
+    # One loss an epoch may come down in the first of them.
+    start = median(trained[:3]) if len(trained) >= FEW_SCORES else float(trained[0])
+    end = median(trained[-(len(trained) // 8 or 1) :])
     if end > LEARNED * start and not always:
         return []
     return [

@@ -87,8 +87,8 @@ NUM_BLOCKS = 16
 CHANCE = 0.05
 """Chance that the highest row of a run's own noise passes what is usual for it."""
 _SECOND = math.sqrt(6.0)
-ANEW_SHARE = 0.25
-"""Of the way that a stub fell, within which the next attempt begins at its start. Ours."""
+ANEW_SHARE, HIGHER = 0.5, 1.5
+"""Of the way that a stub fell, below its start by which the next attempt may begin; and above. Ours."""
 _REMEMBERED_ROWS = 4096
 """Longest signal whose bursts are remembered: a self-test asks for those of the same rows again and
 again, because a fault changes one signal and leaves the other."""
@@ -200,7 +200,7 @@ def _spans(record: RunRecord) -> list[tuple[slice, slice]]:
             span = slice(stub.start, span.stop)
             alone = alone if _starts_anew(record, stub, alone) else span
         # A crash loop leaves many stubs; alone, each is too short for a level.
-        stub = span if span.stop - span.start < MIN_ROWS else None
+        stub = alone if alone.stop - alone.start < MIN_ROWS else None
         spans.append((span, alone))
     return spans
 
@@ -214,7 +214,9 @@ def _starts_anew(record: RunRecord, stub: slice, span: slice) -> bool:
     if not len(rows[0]) or not len(rows[1]):
         return False
     first, last, begins = loss.values[[rows[0][0], rows[0][-1], rows[1][0]]].tolist()
-    return bool(abs(begins - first) < ANEW_SHARE * abs(last - first))
+    fell = first - last
+    # Another fold may begin higher.
+    return bool(fell > 0 and -ANEW_SHARE * fell < begins - first < HIGHER * fell)
 
 
 def _rows(record: RunRecord, signal: str, span: slice) -> NDArray[np.intp]:

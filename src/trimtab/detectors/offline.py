@@ -38,6 +38,7 @@ from trimtab.detectors.other_signals import other_signal_findings
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.ranks import rank_findings
 from trimtab.detectors.repeats import repeat_findings
+from trimtab.detectors.restart_loop import restart_loop_findings
 from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.reward_flat import reward_flat_findings
 from trimtab.detectors.risen import risen_findings
@@ -53,6 +54,7 @@ from trimtab.detectors.troughs import as_troughs
 from trimtab.detectors.unmoved import unmoved_findings
 from trimtab.detectors.worse_parts import worse_part_findings
 from trimtab.detectors.written_pace import written_pace_findings
+from trimtab.detectors.zero_end import zero_end_findings
 from trimtab.readers.rank_values import names_rank
 from trimtab.record import RunRecord
 from trimtab.text import plain
@@ -70,6 +72,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     plateau_findings,
     cut_early_findings,
     resume_findings,
+    restart_loop_findings,
     repeat_findings,
     sensor_findings,
     silence_findings,
@@ -96,6 +99,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     runaway_findings,
     reward_flat_findings,
     worse_part_findings,
+    zero_end_findings,
 )
 """Rules that need later rows, or the whole record, besides `hindsight_findings`."""
 
@@ -114,6 +118,7 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     staircase_findings,
     round_findings,
     worse_part_findings,
+    zero_end_findings,
 )
 """Rules that take the loss for a distance to what is learned."""
 

@@ -281,6 +281,20 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         remedies=("restore-settings", "roll-back"),
     ),
     CauseEntry(
+        id="ends-again",
+        title="something outside the loss ends the run soon after each start",
+        modes=("F29",),
+        prior=_RARE,
+        rules=_plain(
+            "restart-loop",
+            says="it goes on from one checkpoint again and again, and comes no farther",
+        ),
+        look_alikes=("code-or-resume-change",),
+        test="read the last lines that each start wrote, its exit status, and the scheduler's record",
+        remedies=("read-its-end",),
+        go_back="never",
+    ),
+    CauseEntry(
         id="differs-from-reference",
         title="a logged setting that differs from that of the reference run",
         modes=("F27", "F29"),

@@ -70,6 +70,17 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         },
     ),
     Experiment(
+        id="last-lines",
+        text=(
+            "read the last lines that each start before {before} and since wrote, its exit status"
+            " and the scheduler's record: an error, a limit or a kill there ends it"
+        ),
+        cost="minutes, no GPU",
+        otherwise="it was ended on purpose",
+        predicts={"ends-again": "an error, a limit or a kill"},
+        kinds=frozenset({"resume-jump"}),
+    ),
+    Experiment(
         id="seen-and-unseen",
         text=(
             "compute the loss in eval mode on samples of the training set and on samples never"

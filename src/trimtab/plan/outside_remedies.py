@@ -144,6 +144,14 @@ OUTSIDE_REMEDIES: tuple[Remedy, ...] = (
         ),
     ),
     Remedy(
+        id="read-its-end",
+        title="find what ends each start (trimtab inspect on its console output), and save more often",
+        changes="what ends the run: memory, a time limit, a batch, a node",
+        cost="minutes; each further start costs the steps since the checkpoint again",
+        undo="nothing to undo",
+        when="mid-run",
+    ),
+    Remedy(
         id="free-memory",
         title="find what is kept, and restart from a checkpoint before memory is used up",
         changes=(

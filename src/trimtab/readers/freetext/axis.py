@@ -22,6 +22,8 @@ _MIN_FALLS = 2
 _MAX_HEADING_FALLS = 0.1
 """Share of the headings at which a count begins again: runs of ten epochs and more."""
 _FEW = 8
+_MOST_RESTARTED = 0.4
+"""Share of the rows that may begin anew, of a count that else rises by ones. Ours."""
 
 
 @dataclass(frozen=True)
@@ -233,9 +235,23 @@ def _best_epoch(rows: TextRows) -> tuple[str, Column] | None:
     for f, c in rows.of_kind("epoch"):
         if c.present.all() and np.all(np.isfinite(c.values)):
             falls = np.count_nonzero(np.diff(c.values) < 0)
-            if falls <= max(3, _MAX_FALLS * rows.num):
+            if falls <= max(3, _MAX_FALLS * rows.num) or _restarts(c.values):
                 return f.key, c
     return None
+
+
+def _restarts(values: NDArray[np.float64]) -> bool:
+    """Whether a count goes up by ones and, more than a few times, begins again where it had been.
+
+    Each time is a restart from a checkpoint, or a new run.
+    """
+    moves = np.diff(values)
+    again = int(np.count_nonzero(moves <= 0))
+    falls = int(np.count_nonzero(moves < 0))
+    up = bool((moves[moves > 0] == 1).all())
+    return (
+        up and falls > _MIN_FALLS and again <= _MOST_RESTARTED * len(values) and again < 2 * falls
+    )
 
 
 def _leading_epoch(rows: TextRows, but: str) -> tuple[str, Column] | None:
@@ -269,7 +285,7 @@ def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> RowAxis | None:
         return None
     key, column = epoch
     values = column.values
-    if np.all(np.diff(values) != 0):
+    if np.all(np.diff(values) != 0) or _restarts(values):
         return RowAxis("epoch", values, key, f"by {key!r}", 1)
     if np.any(values != np.floor(values)) or np.ptp(values) == 0:
         return None

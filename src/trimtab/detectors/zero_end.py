@@ -1,0 +1,76 @@
+"""A loss that is exactly 0 in the last rows of an attempt, as some trainers print NaN.
+
+A loss comes to 0 by steps; one that stood at its level and is 0 in the next row, and in every row
+from there on, is no loss. `frozen` waits until it has stood for `MIN_ROWS` rows of it. In
+hindsight, of an attempt that has ended or is as it is now, `FEWEST` rows are enough, and one where
+the row before them had left the level by `LEAP` times.
+
+Blind to losses that had come near 0, or were 0 before, and to those below it.
+"""
+
+import numpy as np
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.record import RunRecord
+from trimtab.signals.robust import median
+from trimtab.text import signal_label
+
+__all__ = ["zero_end_findings"]
+
+MIN_ROWS = 16
+"""From here on `frozen` tells it."""
+FEWEST = 3
+PAST_ROWS, FEWEST_PAST = 16, 6
+LEAP = 10.0
+STEADY = 0.5
+"""Of the level, that the lowest of the rows before comes to at least."""
+LEAST = 0.1
+"""Loss below which 0 may be what is left of it when printed. All ours."""
+
+
+def zero_end_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding for each attempt that ends in losses of exactly 0."""
+    column = record.columns.get("loss")
+    if column is None or "reward" in record.columns:
+        return ()
+    found = (
+        _judge(record, column.finite_rows(record.rows_of(i))) for i in range(len(record.attempts))
+    )
+    return tuple(f for f in found if f is not None)
+
+
+def _judge(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Finding | None:
+    loss = record.columns["loss"].values[rows]
+    other = np.flatnonzero(loss != 0)
+    at = int(other[-1]) + 1 if len(other) else 0
+    num = len(loss) - at
+    if not 0 < num < MIN_ROWS or at <= FEWEST_PAST or not loss[:at].min() > 0:
+        return None
+    past = loss[max(0, at - 1 - PAST_ROWS) : at - 1]
+    level, last = median(past), float(loss[at - 1])
+    if level < LEAST or past.min() < STEADY * level or last < STEADY * level:
+        return None
+    leapt = last >= LEAP * level
+    if not leapt and num < FEWEST:
+        return None
+    behind = f"{level:.4g} → {last:.4g} → exactly 0" if leapt else f"{last:.4g} → exactly 0"
+    return finding_at(
+        record,
+        detector="zero-end",
+        kind="non-finite",
+        signal="loss",
+        severity="critical",
+        row=int(rows[-1]),
+        onset_row=int(rows[at - 1 if leapt else at]),
+        peak_row=int(rows[at - 1 if leapt else at]),
+        value=0.0,
+        expected=level,
+        score=99.0,
+        direction="up" if leapt else "down",
+        closed=True,
+        text=(
+            f"{signal_label('loss')} {behind}, to the end ({num} row{'s'[: num > 1]}): some trainers"
+            " print NaN so (in hindsight)"
+        ),
+    )
