@@ -172,7 +172,7 @@ def _rise_of(record: RunRecord, signal: str, rows: Rows, loss: Floats) -> Iterat
     back = np.flatnonzero(y[k:] < before[at[0]] + 0.2 * least)
     end = k + int(back[0]) if len(back) else None
     peak = k + int(np.argmax(y[k:end]))
-    if signal != "loss" and end is None:
+    if end is None and (signal != "loss" or num == LONG):  # the latter is told by other rules
         return
     if end is not None and len(y) >= EXCERPT_ROWS and _swings(y, over, k, end):
         return

@@ -377,9 +377,12 @@ def _signs(record: RunRecord, incident: Incident) -> dict[str, object]:
     if not told and training_of(record) == "agent" and incident.kind in _LASTING:
         # What an agent's loss is fitted to comes from its policy.
         told["agent-loss"] = "the loss of an agent rose and stayed"
-    # A rate that came back to one in force before is told as a note: no sign of a raised one.
+    # As a note: a rate that came back to one in force before is no sign of a raised one, and a loss
+    # that slides off a plateau none of leaked targets.
     detectors = frozenset(
-        f.detector for f in incident.findings if f.detector != "lr-change" or f.severity != "info"
+        f.detector
+        for f in incident.findings
+        if f.severity != "info" or f.detector not in ("lr-change", "too-low")
     )
     return {"signs": detectors | frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
 
