@@ -147,3 +147,55 @@ def test_counts_of_a_loss_file_may_begin_again(tmp_path: Path) -> None:
     record = read_run(path)
     assert record.num_loss_rows == 63
     assert len(record.attempts) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "head"),
+    [
+        ("loss_log.csv", "{i},{x:.16e}\n", ""),  # the letter of an exponent is no name
+        ("loss.csv", "{i},{x}\n", ",0\n"),  # as pandas writes a Series: under its place
+        ("loss.csv", "{i},{x}\n", '"",0\n'),
+        ("train-loss.csv", "{i},{x},\n", ""),
+        ("trainLoss.csv", "{i},{x}\n", ""),
+        ("LossHistory.txt", "{i}.0 {x}\n", ""),
+        ("losses.csv", "{i:.18e} {x:.18e}\n", ""),  # as `numpy.savetxt` writes both
+    ],
+)
+def test_a_count_and_a_number_in_a_file_of_losses(
+    tmp_path: Path, name: str, form: str, head: str
+) -> None:
+    text = head + "".join(form.format(i=60 + i, x=x) for i, x in enumerate(LOSS))
+    record = read_run(write(tmp_path, text, name))
+    assert record.columns["loss"].logged().tolist() == LOSS
+    assert (record.axis, record.step[0], record.step[-1]) == ("step", 60, 99)
+    with pytest.raises(ReadError, match=r"2 columns of numbers without names.*loss=2,step=1"):
+        read_run(write(tmp_path, text, "gan_log.csv"))
+
+
+def test_fractions_and_places_that_turn_back_count_nothing(tmp_path: Path) -> None:
+    rates = "".join(f"{0.1 * i:.1f},{x}\n" for i, x in enumerate(LOSS))
+    with pytest.raises(ReadError, match="2 columns of numbers without names"):
+        read_run(write(tmp_path, rates, "loss_by_rate.csv"))
+    classes = "".join(f"{i % 4},{x}\n" for i, x in enumerate(LOSS))
+    with pytest.raises(ReadError, match="2 columns of numbers without names"):
+        read_run(write(tmp_path, classes, "loss_by_class.csv"))
+
+
+def test_each_row_may_end_with_a_delimiter(tmp_path: Path) -> None:
+    # As a loop writes it that puts a comma behind each number.
+    rows = "".join(f"{i // 2},{80 + 80 * (i % 2)},{x},{x + 1:.4f},\n" for i, x in enumerate(LOSS))
+    path = write(tmp_path, rows, "losses.txt")
+    with pytest.raises(ReadError, match="4 columns of numbers without names.*loss=3 "):
+        read_run(path)
+    with columns_given({"loss": "3"}):
+        assert read_run(path).columns["loss"].logged().tolist() == LOSS
+
+
+def test_an_index_over_columns_is_no_row_of_theirs(tmp_path: Path) -> None:
+    # A frame of pandas without names: its columns are called 0, 1 ...
+    rows = "".join(f"{i},{x},{x / 2}\n" for i, x in enumerate(LOSS))
+    path = write(tmp_path, ",0,1\n" + rows, "frame.csv")
+    with pytest.raises(ReadError, match="3 columns of numbers without names"):
+        read_run(path)
+    with columns_given({"loss": "2"}):
+        assert read_run(path).columns["loss"].logged().tolist() == LOSS

@@ -3,7 +3,8 @@
 What a column is cannot be read off its numbers: 0.9 that rises may be an accuracy. A person says
 it, by the place of the column: `--columns loss=2,step=1`, or `reward=2`, counted from 1. A comment
 above that names every column (as `numpy.savetxt` writes it) does as well, and so does the name of a
-file that holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`.
+file that holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`. The places
+that pandas heads the columns of a frame without names with (`,0,1`) say nothing.
 """
 
 import re
@@ -28,6 +29,10 @@ _MAX_CELLS = 512
 _MAX_CELL_CHARS = 40
 _MAX_NAME_CHARS = 40
 _MOST_SHOWN = 6
+_PLACES = re.compile(r"(?:\"\")?[,;\t]0(?:[,;\t]\d{1,3}){0,99}")
+"""The header of pandas over an index and columns that have no names."""
+_HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
+"""Where a name in camel case begins a word."""
 _LOSS_WORDS = frozenset({"loss", "losses"})
 _DELIMITERS = (",", "\t", ";", "|", None)
 """None: blanks of any number, which also part the one cell of a line from nothing."""
@@ -43,10 +48,13 @@ class BareTable:
     """Names of the columns, where a line above the numbers gives all of them."""
     rows: tuple[tuple[str, ...], ...] = ()
     """Cells of the first rows."""
+    has_end: bool = False
+    """Whether each row ends with a delimiter, behind which nothing stands."""
 
     def cells(self, line: str) -> list[str]:
         """Return the cells of a line."""
-        return [cell.strip() for cell in line.split(self.delimiter)]
+        cells = [cell.strip() for cell in line.split(self.delimiter)]
+        return cells[:-1] if self.has_end and not cells[-1] else cells
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -62,7 +70,9 @@ class BareTable:
                 " --columns loss=1 (columns are counted from 1), or reward=1 of an agent"
             )
         count = next((i for i in range(self.num_columns) if self._counts(i)), None)
-        value = 1 if count != 1 else 0
+        # Whole numbers in every row more likely count batches than are what is looked for.
+        others = [i for i in range(self.num_columns) if i != count]
+        value = next((i for i in others if not self._is_whole(i)), 1 if count != 1 else 0)
         step = "" if count is None else f",step={count + 1}"
         ends = [
             f"{i + 1}: {self.rows[0][i]} to {self.rows[-1][i]}"
@@ -75,10 +85,12 @@ class BareTable:
             f" which rises (in the first {len(self.rows)} rows {', '.join(ends)})"
         )
 
+    def _is_whole(self, index: int) -> bool:
+        return all(row[index].isdecimal() for row in self.rows)
+
     def _counts(self, index: int) -> bool:
         """Whether a column may count the rows: whole numbers that rise, but for a restart."""
-        cells = [row[index] for row in self.rows]
-        return all(map(str.isdecimal, cells)) and _rise([int(cell) for cell in cells])
+        return _count([row[index] for row in self.rows])
 
 
 def bare_table(lines: Sequence[str]) -> BareTable | None:
@@ -90,30 +102,40 @@ def bare_table(lines: Sequence[str]) -> BareTable | None:
     """
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     above, rows = list(lines[:first]), list(lines[first : first + _MAX_ROWS])
-    if len(rows) > 1 and len(rows[0]) <= _MAX_NAME_CHARS and _is_name(rows[0]):
+    # The last line may be torn. Numbers go first: `1e-05` has a letter, and is no name.
+    found = _form(above, rows) or _form(above, rows[:-1])
+    if found is not None or not rows:
+        return found
+    if _PLACES.fullmatch(rows[0]):
+        above, rows = [], rows[1:]
+    elif len(rows) > 1 and len(rows[0]) <= _MAX_NAME_CHARS and _is_name(rows[0]):
         above = [rows.pop(0)]  # the header of one column has no delimiter to be told by
         if not is_known_key(above[0].strip().strip("\"'")):
             return None
-    # The last line may be torn.
+    else:
+        return None
     return _form(above, rows) or _form(above, rows[:-1])
 
 
 def _named_by_file(table: BareTable, path: Path, lines: Sequence[str]) -> BareTable:
     """Return the table with the names that the name of its file gives; as it is without."""
-    words = set(re.split(r"[^a-z]+", path.name.lower()))
+    words = set(re.split(r"[^a-z]+", _HUMP.sub(" ", path.name).lower()))
     if table.names or table.num_columns > 2 or all_given() or not words & _LOSS_WORDS:
         return table
     loss = "val_loss" if words & HELD_OUT_SETS else "loss"
     if table.num_columns == 1:
         return replace(table, names=(loss,))
-    counts = [table.cells(line)[0] for line in lines if not line.startswith("#")][:-1]
-    numbers = [int(count) for count in counts if count.isdecimal()]
-    whole = len(numbers) == len(counts)
-    return replace(table, names=("step", loss)) if whole and _rise(numbers) else table
+    rows = [table.cells(line) for line in lines if not line.startswith("#")][:-1]
+    # The header of pandas is none of the rows.
+    counts = [cells[0] for k, cells in enumerate(rows) if k or all(map(_is_number, cells))]
+    return replace(table, names=("step", loss)) if _count(counts) else table
 
 
-def _rise(numbers: Sequence[int]) -> bool:
-    """Whether counts rise, but for a restart."""
+def _count(cells: Sequence[str]) -> bool:
+    """Whether cells are whole numbers that rise, but for a restart; `1.000e+00` is one as well."""
+    numbers = [float(cell) for cell in cells if _is_number(cell) and not cell[-1:].isalpha()]
+    if len(numbers) < len(cells) or not all(n >= 0 and n.is_integer() for n in numbers):
+        return False
     return sum(b <= a for a, b in pairwise(numbers)) <= 1 + len(numbers) // 20
 
 
@@ -121,14 +143,18 @@ def _form(above: Sequence[str], rows: Sequence[str]) -> BareTable | None:
     if len(rows) < _MIN_ROWS:
         return None
     for delimiter in _DELIMITERS:
-        widths = {len(row.split(delimiter)) for row in rows}
+        split = [[cell.strip() for cell in row.split(delimiter)] for row in rows]
+        has_end = all(len(row) > 1 and not row[-1] for row in split)
+        if has_end:
+            split = [row[:-1] for row in split]
+        widths = {len(row) for row in split}
         if len(widths) != 1 or not 0 < (width := widths.pop()) <= _MAX_CELLS:
             continue
-        if (width == 1) != (delimiter is None and len(rows[0].split()) == 1):
+        if width == 1 and not has_end and delimiter is not None:
             continue
-        if all(_is_number(cell) for row in rows for cell in row.split(delimiter)):
-            cells = tuple(tuple(c.strip() for c in row.split(delimiter)) for row in rows)
-            return BareTable(delimiter, width, _names(above, delimiter, width), cells)
+        if all(_is_number(cell) for row in split for cell in row):
+            names = _names(above, delimiter, width)
+            return BareTable(delimiter, width, names, tuple(map(tuple, split)), has_end)
     return None
 
 
