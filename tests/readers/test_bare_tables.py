@@ -185,7 +185,7 @@ def test_each_row_may_end_with_a_delimiter(tmp_path: Path) -> None:
     # As a loop writes it that puts a comma behind each number.
     rows = "".join(f"{i // 2},{80 + 80 * (i % 2)},{x},{x + 1:.4f},\n" for i, x in enumerate(LOSS))
     path = write(tmp_path, rows, "losses.txt")
-    with pytest.raises(ReadError, match="4 columns of numbers without names.*loss=3 "):
+    with pytest.raises(ReadError, match=r"4 columns of numbers without names.*loss=3 "):
         read_run(path)
     with columns_given({"loss": "3"}):
         assert read_run(path).columns["loss"].logged().tolist() == LOSS

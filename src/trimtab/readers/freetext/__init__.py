@@ -2,7 +2,8 @@
 
 One pass over the lines, then decisions over the whole file:
 
-1. `reader` opens the file and feeds its lines, one by one, to
+1. `reader` opens the file and feeds its lines, one by one (`plain_forms` puts values that a call or
+   a comma names into `key = value`), to
 2. `shapes`, which takes the numbers out of a line; lines with the same rest are one shape, and a
    shape is parsed only once, by `key_values` (`key: 1`, `| key | 1 |`) or `header` (a table);
 3. `keys` says what a key means: a loss, another signal, a step, an epoch, a rank. It also says how

@@ -19,6 +19,7 @@ from trimtab.readers.freetext.drawn import OPEN_BAR, last_states
 from trimtab.readers.freetext.few_lines import are_records
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
 from trimtab.readers.freetext.keys import Kind, Meaning
+from trimtab.readers.freetext.plain_forms import in_plain_form
 from trimtab.readers.freetext.resolve import settle
 from trimtab.readers.freetext.row_clocks import row_clocks
 from trimtab.readers.freetext.row_times import seconds_per_epoch
@@ -137,6 +138,9 @@ class TextReader:
             one_by_one = map(in_english, one_by_one)
         if len(_JOINED_LOSS.findall(sample.text)) >= _FEWEST_JOINED:
             one_by_one = (_JOINED.sub(" ", line) for line in one_by_one)
+        plain = None if all_given() else in_plain_form(sample.text)
+        if plain is not None:
+            one_by_one = map(plain, one_by_one)
         shown_lines = _pieces(one_by_one) if "\b" in sample.text else one_by_one
         shapes.see(last_states(shown_lines, every_state=every_state))
         notes = lines.notes()
