@@ -254,6 +254,8 @@ _STAND_INS = frozenset(
         "bpb",
         "perplexity_loss",
         "error",
+        "smoothl1",
+        "smooth_l1",
     ]
 )
 _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
@@ -612,7 +614,8 @@ def _guessed_loss(text: str) -> Meaning | None:
     stand_in = any(joined.endswith(f"_{s}") for s in _STAND_INS) or words[-1:] == ["crossentropy"]
     if stand_in and not _NO_MEASUREMENT.intersection(words):
         if not _is_held_out_key(text):
-            return Meaning("signal", "loss", _STAGE)
+            # A detector's loss of the boxes goes behind that of the classes beside it.
+            return Meaning("signal", "loss", _STAGE + words[-1].endswith("l1"))
         if words[-1] not in ("bpb", "bpc"):  # in bits: no validation loss beside a loss in nats
             return Meaning("signal", "val_loss", _STAGE)
     return None

@@ -409,7 +409,20 @@ class _Draft:
             self.keys[name] = field.key
             return found
         self._lay_in(name, field.key, column.values[at], where, None if own is None else own[at])
+        if name not in self.signals and self.position.axis == "epoch":
+            self._lay_in_between(name, field.key, mine)
         return []
+
+    def _lay_in_between(self, name: str, key: str, shapes: Sequence[Shape]) -> None:
+        """Put values of records of several lines, whose epoch many rows share, into their rows."""
+        side = gather(_regular(shapes))
+        column = side.columns.get(("signal", key))
+        if column is None or not np.any(self.position.place % 1):
+            return
+        at = np.flatnonzero(column.present)
+        where = np.searchsorted(self.rows.lines, side.lines[at], side="right") - 1
+        if len(at):
+            self._lay_in(name, key, column.values[at], where, None)
 
     def _own_step(self, side: TextRows) -> NDArray[np.float64] | None:
         wanted = ("step", self.position.key) if self.position.axis == "step" else ("epoch", "epoch")
