@@ -119,7 +119,7 @@ def test_what_is_passed_over_is_counted(tmp_path: Path) -> None:
 
 def test_a_damaged_log_in_a_directory_is_still_told(tmp_path: Path) -> None:
     written(tmp_path / "a.log", _LOG)
-    written(tmp_path / "b.csv", "step,loss\n" + "1,n/a\n" * 30)
+    written(tmp_path / "b.csv", "step,loss\n" + "1,oops\n" * 30)
     written(tmp_path / "report.html", "<html>loss 2.1</html>\n")  # which trimtab wrote: no log
     kinds = {Path(p).name: type(found).__name__ for p, found in read_each(tmp_path)}
     assert kinds == {"a.log": "RunRecord", "b.csv": "ReadError"}

@@ -62,3 +62,24 @@ def test_decimal_commas_are_no_index(tmp_path: Path) -> None:
     path.write_text("step,loss\n" + "".join(f"{i},2,{90 - i}\n" for i in range(N)))
     with pytest.raises(ReadError):
         read_run(path)
+
+
+def test_an_empty_cell_in_the_middle_of_each_row_has_no_name(tmp_path: Path) -> None:
+    # flair writes a tab behind the training loss, and another in front of its scores.
+    path = tmp_path / "loss.tsv"
+    sets = ("TRAIN", "DEV", "TEST")
+    names = [f"{s}_{k}" for s in sets for k in ("LOSS", "PRECISION", "ACCURACY")]
+    rows = [
+        f"{i}\t11:17:{i:02d}\t0.1\t{loss(i)}\t\t_\t_\t{loss(i) + 0.5:.4f}\t0.7\t0.8\t_\t0.6\t0.7"
+        for i in range(N)
+    ]
+    path.write_text(
+        "\n".join(["\t".join(["EPOCH", "TIME", "LEARNING_RATE", *names]), *rows]) + "\n"
+    )
+    record = read_run(path)
+    assert record.columns["loss"].logged().tolist() == [loss(i) for i in range(N)]
+    assert record.columns["val_loss"].logged()[0] == pytest.approx(loss(0) + 0.5)
+    assert record.keys["val_loss"] == "DEV_LOSS"
+    assert record.columns["eval_score"].logged()[0] in (0.7, 0.8)
+    assert (record.axis, record.step[-1]) == ("epoch", N - 1)
+    assert any("an empty one behind 'TRAIN_LOSS'" in note for note in record.notes)

@@ -211,8 +211,8 @@ def test_a_broken_line_is_one_clear_error(tmp_path: Path) -> None:
     good = '{"step": 1, "loss": 2.0}\n'
     with pytest.raises(ReadError, match=r"some log:2: not a JSON object: .{3}step.*; 1 such in 12"):
         read_as(tmp_path, good + '{"step": 2, "lo\n' + good * 10)
-    with pytest.raises(ReadError, match=r"some log:3: loss is 'n/a', expected a number"):
-        read_as(tmp_path, good * 2 + '{"step": 3, "loss": "n/a"}\n' + good * 10)
+    with pytest.raises(ReadError, match=r"some log:3: loss is 'oops', expected a number"):
+        read_as(tmp_path, good * 2 + '{"step": 3, "loss": "oops"}\n' + good * 10)
 
 
 def test_damaged_lines_are_left_out_up_to_one_in_twenty(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_under_one_per_cent_of_bad_lines_are_noted(tmp_path: Path) -> None:
     rows = [{"step": i, "loss": 2.0} for i in range(300)]
     lines = as_jsonl(rows).splitlines()
     lines[99] = "Traceback (most recent call last):"
-    lines[199] = '{"step": 199, "loss": "n/a"}'
+    lines[199] = '{"step": 199, "loss": "oops"}'
     record = read_as(tmp_path, "\n".join(lines))
     assert record.num_loss_rows == 298
     (note,) = [n for n in record.notes if "bad value" in n]
@@ -539,3 +539,23 @@ def test_a_point_in_the_name_of_a_run_is_no_end_of_it(
     record = read_run(path)
     assert record.columns[signal].values[0] == 2.8
     assert (record.axis, record.num_rows) == ("step", 40)
+
+
+@pytest.mark.parametrize(
+    "word", ["_", "-", "--", "", "NA", "n/a", "N/A", "#N/A", "None", "null", "<NA>", "nil"]
+)
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_words_for_a_missing_value_are_no_errors(tmp_path: Path, word: str, delimiter: str) -> None:
+    rows = [
+        delimiter.join(
+            [str(i), f"{3 - 0.01 * i:.2f}", f"{3.5 - i / 100:.2f}" if i % 5 == 4 else word]
+        )
+        for i in range(60)
+    ]
+    record = read_as(tmp_path, "\n".join([delimiter.join(["step", "loss", "val_loss"]), *rows]))
+    assert record.num_loss_rows == 60
+    assert record.step[record.columns["val_loss"].present].tolist() == list(range(4, 60, 5))
+    objects = [{"step": i, "loss": 3 - 0.01 * i, "val_loss": word} for i in range(60)]
+    record = read_as(tmp_path, as_jsonl(objects))
+    assert record.num_loss_rows == 60
+    assert "val_loss" not in record.columns

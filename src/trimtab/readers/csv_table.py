@@ -55,10 +55,14 @@ class _Surplus:
     front: int = 0
     back: int = 0
     """-1: the header ends with a delimiter, and the rows do not."""
+    inside: int = 0
+    """Place of an empty cell in the middle of each row; 0: none."""
     note: str = ""
 
     def names(self, header: list[str]) -> list[str]:
         """Return a name for each cell of a row, an empty one for those without."""
+        if self.inside:
+            return [*header[: self.inside], "", *header[self.inside :]]
         kept = header[: self.back] if self.back < 0 else header
         return [""] * self.front + kept + [""] * self.back
 
@@ -139,8 +143,8 @@ def _is_header_like(cells: Sequence[str]) -> bool:
 def _surplus(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Surplus:
     """Return what the rows have beside the header, nothing where that is not clear.
 
-    An index that nobody named stands in front and rises; an empty cell is a delimiter at the end of
-    each row. Numbers with a point show that no decimal comma makes the cells.
+    An index that nobody named stands in front and rises; an empty cell is a delimiter too much, at
+    the end of each row or inside it. Numbers with a point show that no decimal comma makes the cells.
     """
     name = header[0].strip() if header else ""
     rows = [row for row in rows if row and row[0].strip() != name]  # a header again
@@ -160,6 +164,13 @@ def _surplus(header: Sequence[str], rows: Sequence[Sequence[str]]) -> _Surplus:
     if not _counts(first):
         return _EVEN
     if is_step_key(header[0].strip()) and not _counts(second):
+        empty = [i for i in range(1, len(header)) if not any(row[i].strip() for row in rows)]
+        if len(empty) == 1:
+            return _Surplus(
+                inside=empty[0],
+                note="each row has a cell more than the header: an empty one behind"
+                f" {shown(header[empty[0] - 1].strip())}, left out",
+            )
         return _Surplus(
             back=1, note="each row has a cell more than the header: the last has no name, left out"
         )
@@ -196,8 +207,9 @@ class CsvReader:
         header, *rows = (_cells(line, delimiter) for line in lines)
         if _OF_LOGGER.match(lines[0]):
             return 0.0
-        header = _surplus(header, rows).names(header)
-        names = [name.strip() for name in header]
+        surplus = _surplus(header, rows)
+        header = surplus.names(header)
+        names = [name.strip() for i, name in enumerate(header) if not i or i != surplus.inside]
         while delimiter != "|" and names and not names[-1]:
             names.pop()  # a delimiter at the end of every line
         # The first name may be empty: pandas writes its index under none. A number in the header

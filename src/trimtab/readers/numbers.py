@@ -5,10 +5,12 @@ import re
 
 from trimtab.limits import MAX_CELL_CHARS
 
-__all__ = ["BadNumberError", "counted", "parse_number", "parse_step", "shown"]
+__all__ = ["MISSING", "BadNumberError", "counted", "parse_number", "parse_step", "shown"]
 
-_MISSING = frozenset({"", "none", "null", "na", "<na>", "no log"})
-"""`No Log` is what Hugging Face's tables in notebooks have where nothing was logged."""
+MISSING = frozenset(
+    ["", "none", "null", "nil", "na", "n/a", "#n/a", "<na>", "_", "-", "--", "no log"]
+)
+"""What stands, in lower case, where there is no value. `No Log` is what Hugging Face's tables in notebooks have where nothing was logged."""
 _SPECIAL = {
     "true": 1.0,  # as a bool is, in a table of text
     "false": 0.0,
@@ -45,8 +47,8 @@ def shown(name: str) -> str:
 def parse_number(value: object) -> float | None:
     """Return a logged value as a number, None where it says "missing".
 
-    `12.1K` is 12100; NaN and Inf in any spelling are values; null, the empty string and `None` are
-    missing.
+    `12.1K` is 12100; NaN and Inf in any spelling are values; null, the empty string, `None`, `n/a` and
+    a dash are missing.
 
     Raises:
         BadNumberError: It is neither.
@@ -72,7 +74,7 @@ def parse_number(value: object) -> float | None:
             return float(text) if "_" not in text else _bad(value)
         except ValueError:
             lowered = text.lower()
-            if lowered in _MISSING:
+            if lowered in MISSING:
                 return None
             if lowered in _SPECIAL:
                 return _SPECIAL[lowered]

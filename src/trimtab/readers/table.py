@@ -39,7 +39,14 @@ from trimtab.readers.given_columns import given_meaning, missing_among
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
-from trimtab.readers.numbers import BadNumberError, counted, parse_number, parse_step, shown
+from trimtab.readers.numbers import (
+    MISSING,
+    BadNumberError,
+    counted,
+    parse_number,
+    parse_step,
+    shown,
+)
 from trimtab.readers.other_columns import MAX_CANDIDATES, TIME_BESIDE, may_be_measured, others_of
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
@@ -117,7 +124,7 @@ _SPLIT_KEYS = frozenset(
 """Names of a column that says whether a row is of training or of held-out data."""
 _MAY_STATE = frozenset({"phase", "stage", "dataset"})
 """Those of them that may as well say what is learned, or from what."""
-_NO_WORDS = frozenset({"", "none", "null", "nan", "na"})
+_NO_WORDS = MISSING | {"nan"}
 MONITOR = frozenset({"r", "l", "t"})
 """Return, length and time of an episode, by the names that Gym's monitor gives them."""
 _OF_A_SPREAD = frozenset({"num", "std", "count", "var", "variance", "n"})

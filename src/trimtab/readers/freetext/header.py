@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from trimtab.readers.freetext.key_values import Field, to_number
 from trimtab.readers.freetext.keys import Meaning, meaning
 from trimtab.readers.layer_norms import layers_of
+from trimtab.readers.numbers import MISSING
 from trimtab.readers.other_columns import MAX_CANDIDATES, may_be_measured
 from trimtab.text import OTHER
 from trimtab.vocabulary import normalise
@@ -27,7 +28,7 @@ _VALUE = re.compile(
     r"\s?(?:%|[A-Za-z]{1,3})?",
     re.IGNORECASE,
 )
-_ABSENT = frozenset({"", "[]", "-", "--", "n/a", "none", "no log"})
+_ABSENT = MISSING | {"[]"}
 _SHORT = {"#": Meaning("step", "it"), "E": Meaning("epoch", "epoch")}
 _MIN_CELLS = 2
 _MAX_CELLS = 512
