@@ -90,6 +90,9 @@ def _axis_of(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
         return carried
     if epoch is None:
         epoch = _carried_epoch(rows, others)
+    found = None if epoch is not None else _bar_inside(rows)
+    if found is not None:
+        return found
     for field, column in sorted(rows.of_kind("counter", "lead"), key=lambda item: _ties(item[1])):
         if field.kind == "lead" and epoch is not None and np.all(np.diff(column.values) > 0):
             continue  # more likely the seconds since the start
@@ -263,6 +266,26 @@ def _leading_epoch(rows: TextRows, but: str) -> tuple[str, Column] | None:
         steady = falls == 0 or (falls <= _MIN_FALLS and _ties(c))
         if steady and 0 < np.ptp(c.values) < rows.num:
             return f.key, c
+    return None
+
+
+def _bar_inside(rows: TextRows) -> RowAxis | None:
+    """Read `001/200:  25%|...| 1/4`: a bar that begins again whenever the number in front rises.
+
+    It is drawn several times at each count, so that neither of the two tells the rows apart.
+    """
+    bar = rows.columns.get(("counter", PROGRESS_BAR))
+    if bar is None or not _is_count(bar, rows.num) or not _ties(bar):
+        return None
+    falls = np.diff(bar.values) < 0
+    for f, c in rows.of_kind("lead", "counter"):
+        if f.key == PROGRESS_BAR or not c.present.all() or not _is_count(c, rows.num):
+            continue
+        turns = np.diff(c.values) != 0
+        both = np.count_nonzero(falls & turns)
+        if both and both >= _MIN_SHARE * max(np.count_nonzero(falls), np.count_nonzero(turns)):
+            epoch = f.key, c
+            return _inside_epoch(rows.fields["counter", PROGRESS_BAR], bar, epoch, rows)
     return None
 
 
