@@ -146,3 +146,102 @@ def test_a_log_of_held_out_accuracy_alone_is_read(tmp_path: Path) -> None:
     (record,) = trimtab.read(path)
     assert (record.axis, record.num_rows, record.num_loss_rows) == ("epoch", NUM, 0)
     assert record.columns["eval_score"].present.all()
+
+
+REWARDS = {
+    "German": ("Episode {n}: Gesamtbelohnung {r:.2f}, Schritte {k}", "episode"),
+    "German, count in English": ("Episode {n}: Belohnung {r:.2f}", "episode"),
+    "French": ("Épisode {n} - récompense : {r:.2f}", "episode"),
+    "Spanish": ("Episodio {n} | Recompensa: {r:.2f} | Epsilon: 0.5", "episode"),
+    "Portuguese": ("Episódio {n}, recompensa = {r:.2f}", "episode"),
+    "Russian": ("Эпизод {n} завершён за {k} шагов, награда: {r:.2f}", "episode"),
+    "Russian, mean": ("Эпоха {n}: средняя награда = {r:.2f}", "epoch"),
+    "Chinese": ("回合 {n}, 总奖励: {r:.2f}", "episode"),
+    "Chinese, traditional": ("回合 {n}: 平均獎勵 = {r:.2f}", "episode"),
+    "Japanese": ("エピソード {n}: 報酬 = {r:.2f}", "episode"),
+    "Korean": ("에피소드 {n} | 보상: {r:.2f}", "episode"),
+    "Korean, mean": ("에피소드 {n}: 평균 보상 {r:.2f}", "episode"),
+}
+
+
+@pytest.mark.parametrize("prefix", ["", "2025-03-08 18:23:06,366 - INFO - "])
+@pytest.mark.parametrize("language", REWARDS)
+def test_rewards_of_an_agent_are_read_without_a_loss(
+    tmp_path: Path, language: str, prefix: str
+) -> None:
+    form, _ = REWARDS[language]
+    rewards = np.round(np.random.default_rng(0).normal(size=NUM).cumsum(), 2)
+    lines = []
+    for i, r in enumerate(rewards):
+        lines.append(prefix + form.format(n=44 + i, r=r, k=[6, 3, 100][i % 3]))
+        if language == "Russian" and i % 3 == 2:
+            lines += [f"{prefix}Эпизод {45 + i}: пройдено {k} шагов" for k in (20, 40, 60)]
+    path = tmp_path / "finetune.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (record,) = trimtab.read(path)
+    np.testing.assert_allclose(record.columns["reward"].logged(), rewards)
+    assert record.step[[0, -1]].tolist() == [44, 43 + NUM]
+
+
+ACCURACIES = {
+    "German": "Epoche {n}: Genauigkeit {a:.4f}",
+    "French": "Époque {n} - exactitude : {a:.4f}",
+    "Portuguese": "Época {n}: acurácia = {a:.4f}",
+    "Russian": "Эпоха {n}, точность: {a:.4f}",
+    "Chinese": "第 {n} 轮, 准确率: {a:.4f}",
+    "Japanese": "エポック {n}: 正解率 {a:.4f}",
+    "Korean": "에폭 {n}: 정확도 {a:.4f}",
+}
+
+
+@pytest.mark.parametrize("language", ACCURACIES)
+def test_an_accuracy_alone_is_read(tmp_path: Path, language: str) -> None:
+    lines = [ACCURACIES[language].format(n=i + 1, a=0.9 - y / 4) for i, y in enumerate(losses())]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (record,) = trimtab.read(path)
+    assert record.num_rows == NUM
+    assert {"accuracy", "eval_score"} & record.columns.keys()
+
+
+LEARNING_RATES = {
+    "German": "Schritt {n}: Verlust {a:.4f}, Lernrate {lr}",
+    "French": "étape {n} : perte {a:.4f}, taux d'apprentissage {lr}",
+    "Spanish": "paso {n}: pérdida {a:.4f}, tasa de aprendizaje {lr}",
+    "Portuguese": "passo {n}: perda {a:.4f}, taxa de aprendizado {lr}",
+    "Russian": "шаг {n}: потери {a:.4f}, скорость обучения {lr}",
+    "Chinese": "步数 {n}: 损失 {a:.4f}, 学习率 {lr}",
+    "Chinese, traditional": "步數 {n}: 損失 {a:.4f}, 學習率 {lr}",
+    "Japanese": "ステップ {n}: 損失 {a:.4f}, 学習率 {lr}",
+    "Korean": "스텝 {n}: 손실 {a:.4f}, 학습률 {lr}",
+}
+
+
+@pytest.mark.parametrize("language", LEARNING_RATES)
+def test_the_learning_rate_is_read_beside_the_loss(tmp_path: Path, language: str) -> None:
+    form = LEARNING_RATES[language]
+    lines = [form.format(n=10 * i, a=y, lr=f"{1e-3 * 0.9**i:.2e}") for i, y in enumerate(losses())]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (record,) = trimtab.read(path)
+    np.testing.assert_allclose(record.columns["loss"].logged(), np.round(losses(), 4))
+    assert record.columns["lr"].logged()[0] == pytest.approx(1e-3)
+    assert (record.axis, record.step[-1]) == ("step", 390)
+
+
+def test_prose_about_rewards_in_another_language_is_no_log(tmp_path: Path) -> None:
+    for text in (
+        "Die Polizei setzt eine Belohnung von 500 Euro aus.\n",
+        "Награда 1 степени, 2 класса\n",
+        "La recompensa de 100 euros se paga en 3 días.\n",
+    ):
+        path = tmp_path / "notes.txt"
+        path.write_text(text * 20, encoding="utf-8")
+        with pytest.raises(ReadError):
+            trimtab.read(path)
+
+
+def test_english_words_decide_no_language() -> None:
+    said = ["precision 0.9, recall 0.8, media 3", "exactitude 4 test 5"] * 10
+    assert translator(said) is None
+    assert translator([f"episode {i} reward 2.5 mean 3.1" for i in range(20)]) is None

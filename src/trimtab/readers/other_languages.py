@@ -4,7 +4,8 @@ A log in another language is the same log with other words, so its lines are tra
 word, and every reader of text and tables goes on as with English ones. Only in files in which a
 word for the loss, with a number behind it, stands on some lines, or in the header of a table; a
 language then brings all of its words, and no other language does. Words that mean the loss decide
-which language it is.
+which language it is; where there are none, those for a reward or an accuracy do, beside a word for
+what counts the rows, since both stand in prose as well.
 """
 
 import re
@@ -14,6 +15,11 @@ from functools import cache
 __all__ = ["header_in_english", "translator"]
 
 _FEWEST_LINES = 3
+_DECIDING = ("loss", "reward", "accuracy")
+_COUNTS = ("epoch", "step", "iteration", "episode")
+_COUNT = re.compile(rf"(?<![^\W_])(?:{'|'.join(_COUNTS)})s?(?![^\W_])", re.IGNORECASE)
+_ENGLISH = frozenset({"precision"})
+"""Words of another language that decide nothing, as they are English ones as well."""
 
 _LANGUAGES: Mapping[str, Mapping[str, str]] = {
     "German": {
@@ -24,7 +30,8 @@ _LANGUAGES: Mapping[str, Mapping[str, str]] = {
         "validation": "validierung|validierungs",
         "accuracy": "genauigkeit",
         "learning rate": "lernrate",
-        "reward": "belohnung",
+        "reward": "belohnung|gesamtbelohnung",
+        "mean": "durchschnitt|durchschnittliche|mittlere",
         "time": "zeit|dauer",
     },
     "French": {
@@ -35,6 +42,7 @@ _LANGUAGES: Mapping[str, Mapping[str, str]] = {
         "train": "entra\u00eenement|entrainement|apprentissage",
         "test": "essai",
         "accuracy": "pr\u00e9cision|exactitude",
+        "learning rate": "taux d'apprentissage|taux d\u2019apprentissage",
         "reward": "r\u00e9compense|recompense",
         "episode": "\u00e9pisode",
         "mean": "moyenne|moyen",
@@ -127,22 +135,23 @@ _LANGUAGES: Mapping[str, Mapping[str, str]] = {
         "validation": "\u0432\u0430\u043b\u0438\u0434\u0430\u0446\u0438\u044f|\u0432\u0430\u043b\u0438\u0434\u0430\u0446\u0438\u0438",
         "test": "\u0442\u0435\u0441\u0442",
         "accuracy": "\u0442\u043e\u0447\u043d\u043e\u0441\u0442\u044c",
-        "reward": "\u043d\u0430\u0433\u0440\u0430\u0434\u0430",
+        "learning rate": "\u0441\u043a\u043e\u0440\u043e\u0441\u0442\u044c \u043e\u0431\u0443\u0447\u0435\u043d\u0438\u044f|\u0442\u0435\u043c\u043f \u043e\u0431\u0443\u0447\u0435\u043d\u0438\u044f",
+        "reward": "\u043d\u0430\u0433\u0440\u0430\u0434\u0430|\u0432\u043e\u0437\u043d\u0430\u0433\u0440\u0430\u0436\u0434\u0435\u043d\u0438\u0435",
         "episode": "\u044d\u043f\u0438\u0437\u043e\u0434",
         "mean": "\u0441\u0440\u0435\u0434\u043d\u0438\u0439|\u0441\u0440\u0435\u0434\u043d\u044f\u044f|\u0441\u0440\u0435\u0434\u043d\u0435\u0435",
         "time": "\u0432\u0440\u0435\u043c\u044f",
     },
     "Chinese": {
         "loss": "\u635f\u5931|\u635f\u5931\u503c|\u640d\u5931",
-        "step": "\u6b65|\u6b65\u6570|\u6b65\u9aa4",
-        "epoch": "\u8f6e|\u8f6e\u6b21|\u8f6e\u6570|\u5468\u671f",
+        "step": "\u6b65|\u6b65\u6570|\u6b65\u9aa4|\u6b65\u6578",
+        "epoch": "\u8f6e|\u8f6e\u6b21|\u8f6e\u6570|\u5468\u671f|\u8f2a|\u8f2a\u6b21",
         "iteration": "\u8fed\u4ee3|\u8fed\u4ee3\u6b21\u6570",
         "train": "\u8bad\u7ec3|\u8bad\u7ec3\u96c6|\u8a13\u7df4",
         "validation": "\u9a8c\u8bc1|\u9a8c\u8bc1\u96c6|\u9a57\u8b49",
         "test": "\u6d4b\u8bd5|\u6d4b\u8bd5\u96c6|\u6e2c\u8a66",
-        "accuracy": "\u51c6\u786e\u7387|\u7cbe\u5ea6|\u6b63\u786e\u7387",
+        "accuracy": "\u51c6\u786e\u7387|\u7cbe\u5ea6|\u6b63\u786e\u7387|\u6e96\u78ba\u7387",
         "learning rate": "\u5b66\u4e60\u7387|\u5b78\u7fd2\u7387",
-        "reward": "\u5956\u52b1",
+        "reward": "\u5956\u52b1|\u734e\u52f5",
         "episode": "\u56de\u5408",
         "mean": "\u5e73\u5747",
         "time": "\u8017\u65f6|\u7528\u65f6|\u65f6\u95f4",
@@ -204,8 +213,12 @@ def _meanings(language: str) -> Mapping[str, str]:
 
 
 @cache
-def _loss_pattern(language: str) -> re.Pattern[str]:
-    either = "|".join(map(re.escape, _listed(_LANGUAGES[language]["loss"])))
+def _value_pattern(language: str, what: str) -> re.Pattern[str] | None:
+    """Return what finds a language's words for a value with a number behind, None without any."""
+    words = [w for w in _listed(_LANGUAGES[language].get(what, "")) if w not in _ENGLISH]
+    if not any(words):
+        return None
+    either = "|".join(map(re.escape, words))
     bounded = either if ord(either[0]) > 0x3000 else rf"(?<![^\W_])(?:{either})(?![^\W_])"
     return re.compile(rf"(?:{bounded})[^\d\n]{{0,30}}\d|(?:{bounded})[^\n\d]{{0,80}}[,;\t]", re.I)
 
@@ -264,15 +277,35 @@ def header_in_english(names: Sequence[str]) -> list[str]:
 def _language_of(lines: Sequence[str], least: int) -> str | None:
     """Return the language whose word for the loss stands on so many lines, None without one.
 
+    Without a word for the loss, one for a reward or an accuracy, beside what counts the rows.
+    """
+    text = "\n".join(lines).lower()
+    for what in _DECIDING:
+        found = _said_in(what, lines, least, text)
+        if found is not None:
+            return found
+    return None
+
+
+def _said_in(what: str, lines: Sequence[str], least: int, text: str) -> str | None:
+    """Return the language whose word for a value stands on so many lines, None without one.
+
     A word that may be English (`strata`) needs another of its language beside it.
     """
     found: list[tuple[int, int, str]] = []
     for language, words in _LANGUAGES.items():
-        hits = [line for line in lines if _loss_pattern(language).search(line)]
+        # A plain search first: hardly any text has one of the words.
+        if not any(word in text for word in _listed(words.get(what, "")) if word):
+            continue
+        pattern = _value_pattern(language, what)
+        hits = [line for line in lines if pattern.search(line)] if pattern is not None else []
         if len(hits) < least:
             continue
         said = [w.lower() for line in lines[:200] for w in _pattern(language).findall(line)]
-        others = [w for w in said if w not in _listed(words["loss"])]
-        if others or not all(map(str.isascii, said)):
+        others = [w for w in said if w not in _listed(words[what])]
+        counts = {w for name in _COUNTS for w in _listed(words.get(name, ""))}
+        if what != "loss" and counts.isdisjoint(others) and not any(map(_COUNT.search, lines)):
+            continue
+        if others or what == "reward" or not all(map(str.isascii, said)):
             found.append((len(hits), len(others), language))
     return max(found)[2] if found else None
