@@ -67,6 +67,7 @@ from trimtab.readers.table_axis import (
     find_table_axis,
     is_inner_step,
     is_step,
+    may_count_rows,
     names_epoch,
     oldest_first,
 )
@@ -98,7 +99,6 @@ from trimtab.vocabulary import (
     TIMES,
     alias_place,
     canonical,
-    may_count,
     normalise,
     unit_scale,
 )
@@ -124,6 +124,9 @@ _SPLIT_KEYS = frozenset(
 """Names of a column that says whether a row is of training or of held-out data."""
 _MAY_STATE = frozenset({"phase", "stage", "dataset"})
 """Those of them that may as well say what is learned, or from what."""
+_FEW_AGAIN, _MAX_AGAIN = 3, 0.02
+"""Rewards again at a step, and their share of the rows, up to which they are of other attempts. As
+in text."""
 _NO_WORDS = MISSING | {"nan"}
 MONITOR = frozenset({"r", "l", "t"})
 """Return, length and time of an episode, by the names that Gym's monitor gives them."""
@@ -321,7 +324,7 @@ def _role(key: str) -> str:
         return "data-set"
     if layer_of_tag(key) is not None:
         return "layer"
-    if may_count(key):
+    if may_count_rows(key):
         return "count"
     if score_place(key) is not None:
         return "maybe-score"
@@ -1020,14 +1023,15 @@ def _extend(
 ) -> None:
     """Add all rows.
 
-    An attempt begins where a step falls back, or is logged again with another loss.
+    An attempt begins where a step falls back, or is logged again with another loss or reward.
     """
     cuts = sorted({0, *_again(step, signals), *runs, len(step)})
     for first, end in pairwise(cuts):
         if first in runs:
             builder.start_attempt(why=runs[first], anew=True)
         elif first:
-            builder.start_attempt(why=f"step {step[first]:g} is logged again with another loss")
+            what = "loss" if "loss" in signals else "reward"
+            builder.start_attempt(why=f"step {step[first]:g} is logged again with another {what}")
         part = slice(first, end)
         builder.extend(
             step[part], {n: Column(c.values[part], c.present[part]) for n, c in signals.items()}
@@ -1035,16 +1039,23 @@ def _extend(
 
 
 def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
-    """Return the rows that log the step and all the signals of the loss row before, differently."""
+    """Return the rows that log the step and all the signals of the row before, differently.
+
+    Of rows with a loss, or with a reward where no loss is logged.
+    """
     loss = signals.get("loss")
-    if loss is None:
+    main = signals.get("reward") if loss is None else loss
+    if main is None:
         return []
-    rows = np.flatnonzero(loss.present)
+    rows = np.flatnonzero(main.present)
     tied = np.diff(step[rows]) == 0
     if not tied.any():
         return []
+    # Agents side by side have a reward each at one step, over and over: that is no other attempt.
+    if loss is None and np.count_nonzero(tied) > max(_FEW_AGAIN, _MAX_AGAIN * len(rows)):
+        return []
     # Printed twice within round-off is a repeat; another loss for the step is another attempt.
-    differs = ~np.isclose(loss.values[rows[1:]], loss.values[rows[:-1]], rtol=0, equal_nan=True)
+    differs = ~np.isclose(main.values[rows[1:]], main.values[rows[:-1]], rtol=0, equal_nan=True)
     again = differs & tied
     for column in signals.values():
         # A row that only adds signals to its step continues the row before.

@@ -19,6 +19,7 @@ __all__ = [
     "find_table_axis",
     "is_inner_step",
     "is_step",
+    "may_count_rows",
     "names_epoch",
     "oldest_first",
 ]
@@ -111,6 +112,14 @@ def is_inner_step(key: str) -> bool:
     return leaf in _INNER_KEYS and (not path or path.rpartition("/")[2] in _STEP_LEAVES)
 
 
+def may_count_rows(key: str) -> bool:
+    """Whether a column may count the rows, if its values rise; `gen` is a generation in a table.
+
+    In text it may as well be the generator of two nets.
+    """
+    return may_count(key) or normalise(key) == "gen"
+
+
 def names_epoch(key: str) -> bool:
     """Whether a key names an epoch, as it stands or at the end of a path."""
     given = given_meaning(key)
@@ -153,7 +162,7 @@ def find_table_axis(
             notes.append(f"no step is logged; rows are counted by {key!r}")
             return "epoch", _placed(columns[key], signals, key, notes), key
     for key in columns:
-        if may_count(key) and not is_step(key) and _rises(columns[key], rows):
+        if may_count_rows(key) and not is_step(key) and _rises(columns[key], rows):
             notes.append(f"no step is logged; rows are counted by {key!r}")
             return "step", _placed(columns[key], signals, key, notes), key
     for key in falling:

@@ -47,7 +47,7 @@ _ANY_LOSS = (
 _VALUE_BEHIND = r"(?:\W{1,4}|[ _(][^\n:=|,]{0,40}[:=]\W{0,3})-?\d"
 """What stands behind a word that names a value: `: 5`, ` (mean of 100) = 5`."""
 _ANY_REWARD = re.compile(
-    rf"(?<![A-Za-z])(?:rewards?|fitness){_VALUE_BEHIND}"
+    rf"(?:(?<![A-Za-z])|(?<=avg)|(?<=mean)|(?<=average))(?:rewards?|fitness){_VALUE_BEHIND}"
     r"|(?<![A-Za-z])returns?['\"]?\s?[:=]\W{0,3}-?\d"
     rf"|\bep(?:isode)?\b[^\n]{{0,80}}\b(?:score|return|length){_VALUE_BEHIND}"
     rf"|\b(?:score|return){_VALUE_BEHIND}[^\n]{{0,80}}\bepisode\b",

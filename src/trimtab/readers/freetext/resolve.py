@@ -725,7 +725,8 @@ def _add_all(
     common (micro-batches) the first stands.
     """
     change = np.diff(steps)
-    loss = columns.get("loss")
+    name = "reward" if "loss" not in columns else "loss"
+    loss = columns.get(name)
     again = np.zeros(len(change), dtype=np.bool_)
     if loss is not None:
         values = loss.values
@@ -744,7 +745,7 @@ def _add_all(
             said = restarts[first]
             builder.start_attempt(parent_step=said.step, why=f"the log says {shown(said.why)}")
         elif 0 < first < end and again[first - 1]:
-            builder.start_attempt(why=f"step {steps[first]:g} is logged again with another loss")
+            builder.start_attempt(why=f"step {steps[first]:g} is logged again with another {name}")
         part = slice(first, end)
         builder.extend(
             steps[part], {n: Column(c.values[part], c.present[part]) for n, c in columns.items()}
