@@ -38,6 +38,7 @@ __all__ = [
     "BAR",
     "CLOCK",
     "DECIMAL_COMMA_TOKEN",
+    "FIRST_OF_SEVERAL",
     "NUMBER",
     "PROGRESS_BAR",
     "TOKEN",
@@ -131,6 +132,8 @@ _AFTER_STEPS = frozenset(["batches", "batch", "steps", "iters", "iterations", "u
 _TRAIN_WORDS = ("train", "training")
 _OF_TRAINING = re.compile(r"\btrain(?:ing)?\b")
 _MAX_LEADS = 3
+FIRST_OF_SEVERAL = 8
+"""Doubt of a reward that is the first of a list: that of one sample of the step."""
 BAR = "|bar|"
 """What the drawing of a progress bar is replaced by."""
 PROGRESS_BAR = "progress bar"
@@ -480,7 +483,15 @@ class _LineParse:
         elif name in ("eval_score", "eval_error") and self._of_training(full, i):
             return None
         shown = full if name == found.name else f"held-out {full}"
-        return Field(found.kind, shown, name, i, factor, found.doubt)
+        of_list = name == "reward" and self._begins_list(i)
+        return Field(
+            found.kind, shown, name, i, factor, FIRST_OF_SEVERAL if of_list else found.doubt
+        )
+
+    def _begins_list(self, i: int) -> bool:
+        """Whether a number is the first of several in brackets."""
+        several = i + 1 < len(self.numbers) and self.literals[i + 1].strip() == ","
+        return several and self.literals[i].rstrip().endswith("[")
 
     def _meaning(self, key: str, i: int) -> tuple[Meaning | None, str]:
         full = normalise("/".join((*self.path, key)))

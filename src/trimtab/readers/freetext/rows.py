@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.readers.freetext.key_values import Field
+from trimtab.readers.freetext.key_values import FIRST_OF_SEVERAL, Field
 from trimtab.readers.freetext.keys import is_of_critic
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.rank_values import COMPARED, RankColumns, part_ranks
@@ -17,6 +17,8 @@ __all__ = ["TextRows", "choose_main", "gather"]
 
 _SIDE_SHARE = 0.3
 """A key that more than this share of the surest key's rows has is not rare."""
+_FEWEST_STATED = 5
+"""Means from which they are read in place of lists. As rewards that make a record."""
 _COUNTS = ("step", "counter")
 
 
@@ -117,6 +119,10 @@ def choose_main(shapes: Sequence[Shape], name: str = "loss") -> tuple[str, list[
         return None
     most = max(counts.values())
     frequent = [k for k, n in counts.items() if n >= _SIDE_SHARE * most]
+    # The mean over the samples of a step, however rarely it is stated, says what their list is for.
+    stated = [k for k, n in counts.items() if doubts[k] < FIRST_OF_SEVERAL and n >= _FEWEST_STATED]
+    if stated and all(doubts[k] == FIRST_OF_SEVERAL for k in frequent):
+        frequent = stated
 
     def merit(key: str) -> tuple[bool, int, bool, bool, bool, int]:
         stepless = 2 * with_step[key] < counts[key]
