@@ -246,6 +246,12 @@ def _quantization(c: Courses, g: Floats, rng: np.random.Generator) -> None:
     c["quantization_error"] = c["quantization_error"] * np.exp(3.0 * g)
 
 
+def _generator_left_behind(c: Courses, g: Floats, rng: np.random.Generator) -> None:
+    left = g > 0
+    c["discriminator_loss"] = c["discriminator_loss"] * np.where(left, 0.35, 1.0)
+    c["generator_loss"] = c["generator_loss"] * np.where(left, 3.5 + 4.0 * g, 1.0)
+
+
 def _discriminator_wins(c: Courses, g: Floats, rng: np.random.Generator) -> None:
     fast = np.clip(3 * g, 0, 1)
     c["discriminator_loss"] = c["discriminator_loss"] * np.exp(-6.0 * fast)
@@ -495,6 +501,10 @@ PATHOLOGIES: tuple[Pathology, ...] = (
     Pathology(
         "discriminator-wins", "gan", _discriminator_wins, _SIGNAL, ("discriminator-too-strong",),
         "Arjovsky & Bottou 2017, arXiv:1701.04862; PyTorch DCGAN tutorial",
+    ),
+    Pathology(
+        "generator-left-behind", "gan", _generator_left_behind, _SIGNAL,
+        ("discriminator-too-strong",), "Arjovsky & Bottou 2017, arXiv:1701.04862",
     ),
     Pathology(
         "mode-collapse", "gan", _mode_collapse, _SIGNAL, ("mode-collapse",),

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from trimtab import analyze
+from trimtab.detectors.cut_early import cut_early_findings
+from trimtab.testing.curves import record_of
 
 Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
@@ -40,3 +42,19 @@ def test_a_cut_after_the_loss_has_settled_or_goes_on_falling_is_left_alone(seed:
     assert not _told(tuned + np.random.default_rng(seed).normal(0, 0.01, 200), lr)
     cosine = 1e-3 * (1 + np.cos(np.pi * rows / 200)) / 2
     assert not _told(_learned(cosine, seed, tau=20), cosine)
+
+
+def test_a_schedule_that_is_over_at_a_third_of_the_run_is_told() -> None:
+    rng = np.random.default_rng(0)
+    n = 1000
+    for share, told in ((0.35, True), (0.6, False)):
+        end = int(share * n)
+        k = np.arange(float(n))
+        rate = np.where(k < end, 5e-4 * 0.5 * (1 + np.cos(np.pi * np.minimum(k, end) / end)), 0)
+        rate = np.maximum(rate, 1e-6)
+        loss = 3.4 + 5 * np.exp(-np.minimum(k, end) / 80) + 0.03 * rng.normal(size=n)
+        found = cut_early_findings(record_of(k, {"loss": loss, "lr": rate}))
+        assert [abs(f.onset_row - end) < 20 for f in found] == [True] * told
+        # where the loss goes on it is a small rate, and no end
+        found = cut_early_findings(record_of(k, {"loss": 5 * np.exp(-k / 400), "lr": rate}))
+        assert not found

@@ -137,3 +137,12 @@ def test_an_overlap_of_nothing_in_eleven_epochs_is_told(told: bool) -> None:
     found = analyze({"epoch": np.arange(11.0), "loss": loss, "val_dice": dice}).incidents
     kinds = {i.incident.kind for i in found if i.severity != "info"}
     assert ("signal-abnormal" in kinds) is told
+
+
+def test_an_accuracy_that_stands_while_the_loss_falls_is_told() -> None:
+    stands = np.full(N, 0.894444)
+    assert _told(loss=_loss(), accuracy=stands) == [("accuracy", 0)]
+    moves = stands + 0.001 * (T % 3)
+    assert not _told(loss=_loss(), accuracy=moves)
+    assert not _told(loss=_loss(), accuracy=np.ones(N))
+    assert not _told(loss=np.full(N, 0.7) + 0.01 * np.sin(T), accuracy=stands)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from trimtab import analyze
 from trimtab.detectors.epochs import round_findings, staircase_findings
 from trimtab.testing.curves import record_of
 
@@ -44,3 +45,18 @@ def test_epochs_in_one_order_are_a_note_with_what_it_is() -> None:
     (one,) = [f for f in found if f.kind == "repeated-data"]
     assert one.severity == "info"
     assert "each epoch in the same order: they are not shuffled" in one.text
+
+
+@pytest.mark.parametrize("shuffled", [True, False])
+def test_rows_in_the_order_of_their_labels_are_told(shuffled: bool) -> None:
+    """Four classes, some batches of each in a row: the loss leaps at each border."""
+    rng = np.random.default_rng(5)
+    classes = ((1.5, 3), (3.2, 7), (3.9, 6), (2.8, 4))
+    shape = np.concatenate([np.geomspace(top, top / 20, num) for top, num in classes])
+    loss = np.concatenate([shape * np.exp(-e / 12) for e in range(15)])
+    loss = loss * np.exp(0.08 * rng.normal(size=len(loss)))
+    if shuffled:
+        loss = np.concatenate([rng.permutation(loss[k : k + 20]) for k in range(0, len(loss), 20)])
+    found = analyze({"step": np.arange(300.0), "loss": loss}).incidents
+    told = [i.causes[0].cause for i in found if i.incident.kind == "repeated-data" and i.causes]
+    assert told == ([] if shuffled else ["data-order"])

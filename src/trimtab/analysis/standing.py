@@ -47,10 +47,17 @@ class StandingLoss:
     level: float
     from_start: bool
     """Whether it does from the first row of a run on, and nothing else shows that it learns."""
+    first: float | None = None
+    """Where it began, of a loss that does not stand and is no lower at its end; None: it stands."""
 
     @property
     def text(self) -> str:
         """Say it in a clause."""
+        if self.first is not None:
+            return (
+                f"the loss is no lower than where it began ({number(self.first)} → {number(self.level)}"
+                f" in {number(self.rows)} rows)"
+            )
         at = f"the loss has stood at {number(self.level)} for"
         if self.from_start:
             return (
@@ -73,9 +80,15 @@ def standing_of(record: RunRecord) -> StandingLoss | None:
     loss = column.values[rows]
     if len(loss) < _FEW or np.ptp(loss) == 0:
         return None
+    begins = _begins(record, last, rows) and not _learns(record, last)
+    third = len(loss) // 3
+    first, end = median(loss[:third]), median(loss[-third:])
+    if len(loss) < _FEWEST_ROWS and _stands(loss):
+        return StandingLoss(len(loss), len(loss), median(loss), from_start=True) if begins else None
+    if begins and end > first and float(loss[-third:].min()) >= float(loss[0]) > 0:
+        return StandingLoss(len(loss), len(loss), end, from_start=True, first=float(loss[0]))
     if len(loss) < _FEWEST_ROWS:
-        whole = _stands(loss) and _begins(record, last, rows) and not _learns(record, last)
-        return StandingLoss(len(loss), len(loss), median(loss), from_start=True) if whole else None
+        return None
     edges = np.linspace(0, len(loss), _BLOCKS + 1).astype(np.intp)
     blocks = np.array([float(np.median(loss[a:b])) for a, b in pairwise(edges)])
     most = int(_BLOCKS * (1 - _LEAST_SHARE))
@@ -85,7 +98,7 @@ def standing_of(record: RunRecord) -> StandingLoss | None:
     level, noise = median(blocks[k:]), difference_sigma(np.diff(blocks[k:]))
     if k <= _FIRST and bool((np.abs(blocks[:k] - level) <= _FAR * noise).all()):
         k = 0
-    whole = k == 0 and _begins(record, last, rows) and not _learns(record, last)
+    whole = k == 0 and begins
     if k == 0 and not whole:
         return None  # an excerpt, or learning that held-out data show
     return StandingLoss(int(len(loss) - edges[k]), len(loss), level, from_start=whole)

@@ -11,6 +11,10 @@ cut the first row behind the highest rate and small the first row from which on 
   `MOVES` of its level;
 * where a validation loss is logged, it fell as well: a rule that waits for a plateau has seen one.
 
+A schedule that comes down as it should and is over with `OVER` of the rows still to come, at a rate of
+`FLOOR` of its highest or less that never changes again, was made for fewer steps than the run takes:
+the same, where the loss moves no more.
+
 Where the loss goes on, as in fine-tuning with a small rate after the head was trained, nothing is
 told. In hindsight, for losses that have a natural zero.
 """
@@ -25,8 +29,12 @@ from trimtab.signals.robust import difference_sigma, median
 
 __all__ = ["cut_early_findings"]
 
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
 SMALL, EARLY, REST = 0.05, 0.2, 30
 FELL, SIGMA, MOVES = 0.1, 4.0, 0.05
+FLOOR, OVER, OVER_ROWS = 0.01, 0.6, 100
 BEFORE, EDGE = 3, 8
 """Fewest rows before the cut; and what share of the rest is each end of it. All bars are ours."""
 
@@ -43,46 +51,82 @@ def cut_early_findings(record: RunRecord) -> tuple[Finding, ...]:
         y, lr = loss.values[rows], rate.values[rows]
         if len(rows) < REST + BEFORE or y.min() <= 0 or not lr.max() > 0:
             continue
-        large = np.flatnonzero(lr > SMALL * lr.max())
-        small = int(large[-1]) + 1
-        cut = int(np.flatnonzero(lr == lr.max())[-1]) + 1
-        if not BEFORE <= cut <= small <= EARLY * len(rows) or len(rows) - small < REST:
-            continue
-        noise = difference_sigma(np.diff(y[small:]))
-        near = y[max(cut - max(cut // 3, BEFORE), 0) : cut]
-        fell = median(near[: (len(near) + 2) // 3]) - median(near[-((len(near) + 2) // 3) :])
-        rest = y[small:]
-        edge = len(rest) // EDGE
-        moves = median(rest[BEFORE : 2 * BEFORE]) - median(rest[-edge:])
-        if _stood(record, rows[:cut]):
-            continue
-        if fell < max(FELL * median(near), SIGMA * noise) or moves > MOVES * median(rest[-edge:]):
-            continue
-        found.append(
-            finding_at(
-                record,
-                detector="rate-ended",
-                kind="plateau",
-                signal="lr",
-                severity="warning",
-                row=int(rows[-1]),
-                onset_row=int(rows[small]),
-                value=float(lr[-1]),
-                expected=float(lr.max()),
-                score=min(99.0, fell / max(noise, 1e-12)),
-                direction="down",
-                closed=True,
-                text=(
-                    f"the learning rate was cut from {lr.max():.3g} to {lr[small]:.3g} while the loss"
-                    f" still fell; the loss has hardly moved in the {len(rest)} rows since, at"
-                    f" {lr[-1]:.3g} in the last (in hindsight)"
-                ),
-            )
-        )
+        told = _cut(record, rows, y, lr) or _over(record, rows, y, lr)
+        found += [] if told is None else [told]
     return tuple(found)
 
 
-def _stood(record: RunRecord, before: NDArray[np.intp]) -> bool:
+def _cut(record: RunRecord, rows: Rows, y: Floats, lr: Floats) -> Finding | None:
+    """Return a finding where the rate was cut while the loss still fell."""
+    large = np.flatnonzero(lr > SMALL * lr.max())
+    small = int(large[-1]) + 1
+    cut = int(np.flatnonzero(lr == lr.max())[-1]) + 1
+    if not BEFORE <= cut <= small <= EARLY * len(rows) or len(rows) - small < REST:
+        return None
+    noise = difference_sigma(np.diff(y[small:]))
+    near = y[max(cut - max(cut // 3, BEFORE), 0) : cut]
+    fell = median(near[: (len(near) + 2) // 3]) - median(near[-((len(near) + 2) // 3) :])
+    rest = y[small:]
+    edge = len(rest) // EDGE
+    moves = median(rest[BEFORE : 2 * BEFORE]) - median(rest[-edge:])
+    if _stood(record, rows[:cut]):
+        return None
+    if fell < max(FELL * median(near), SIGMA * noise) or moves > MOVES * median(rest[-edge:]):
+        return None
+    return finding_at(
+        record,
+        detector="rate-ended",
+        kind="plateau",
+        signal="lr",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[small]),
+        value=float(lr[-1]),
+        expected=float(lr.max()),
+        score=min(99.0, fell / max(noise, 1e-12)),
+        direction="down",
+        closed=True,
+        text=(
+            f"the learning rate was cut from {lr.max():.3g} to {lr[small]:.3g} while the loss"
+            f" still fell; the loss has hardly moved in the {len(rest)} rows since, at"
+            f" {lr[-1]:.3g} in the last (in hindsight)"
+        ),
+    )
+
+
+def _over(record: RunRecord, rows: Rows, y: Floats, lr: Floats) -> Finding | None:
+    """Return a finding where the schedule had ended long before the run did."""
+    small = int(np.flatnonzero(lr != lr[-1])[-1]) + 1 if (lr != lr[-1]).any() else 0
+    rest = y[small:]
+    if not 0 < lr[-1] <= FLOOR * lr.max() or len(rest) < max(OVER * len(rows), OVER_ROWS):
+        return None
+    edge = len(rest) // EDGE
+    first, last = median(rest[:edge]), median(rest[-edge:])
+    # Step by step it came there, and from a peak that lasted: a finder and a warm-up are none.
+    if small < BEFORE or abs(first - last) > MOVES * abs(last):
+        return None
+    return finding_at(
+        record,
+        detector="rate-ended",
+        kind="plateau",
+        signal="lr",
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=int(rows[small]),
+        value=float(lr[-1]),
+        expected=float(lr.max()),
+        score=min(99.0, 10.0 * len(rest) / len(rows)),
+        direction="down",
+        closed=True,
+        text=(
+            f"the schedule of the learning rate was over at {record.axis}"
+            f" {record.step[rows[small]]:g} of {record.step[rows[-1]]:g}: {lr[-1]:.3g} since, of"
+            f" {lr.max():.3g} at its peak, and the loss has hardly moved (in hindsight)"
+        ),
+    )
+
+
+def _stood(record: RunRecord, before: Rows) -> bool:
     """Whether validation had come to a stand before the cut."""
     held_out = record.columns.get("val_loss")
     if held_out is None:

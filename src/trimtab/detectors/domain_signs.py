@@ -333,7 +333,11 @@ _RL: tuple[DomainSign, ...] = (
         ),
         any=(_c("reward", "not rising", 1.0),),
         # An agent that has come to the most there is goes on learning what that is worth.
-        unless=(_c("reward", "near best", 0.95),),
+        unless=(
+            _c("reward", "near best", 0.95),
+            # What is expected comes in fact.
+            _c("reward", "times other", 1.0, "q_value"),
+        ),
         causes=("value-loss-explosion",),
     ),
     DomainSign(
@@ -651,6 +655,21 @@ _GAN: tuple[DomainSign, ...] = (
         ),
         # A critic without a bound has losses below 0.
         unless=(_c("discriminator_loss", "under", -0.05),),
+        causes=("discriminator-too-strong",),
+    ),
+    DomainSign(
+        id="generator-left-behind",
+        title="the generator's loss leaps and grows on while the discriminator's falls",
+        kind="signal-abnormal",
+        way="up",
+        all=(
+            _c("generator_loss", "times past", 3.0),
+            _c("generator_loss", "sigma above past", 12),
+            _c("discriminator_loss", "share of past", 0.5),
+            _c("discriminator_loss", "sigma below best", 8),
+        ),
+        unless=(_c("discriminator_loss", "under", -0.05),),
+        min_rows=48,
         causes=("discriminator-too-strong",),
     ),
     DomainSign(

@@ -16,6 +16,8 @@ them. It is a warning where it sets in in the middle of a run. A run that always
 in one order: a note. Losses that come round with a cycle of the logged learning rate are not told.
 """
 
+import math
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,6 +50,9 @@ ROUND_SIGMA = 6.0
 ROUND_PERIODS = 4
 ROUND_ROWS = 8192
 """Of the end of an attempt, that are searched."""
+SWING_ROWS, SWINGS, BESIDE = 8, (3.0, 5.0), 0.3
+"""Rows of a round; times its low, that its high comes to where neighbors are alike and where not; and
+correlation of a row with the next within it, from which on they are. Ours."""
 
 
 def staircase_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -186,12 +191,13 @@ def _round(record: RunRecord, rows: Rows) -> Finding | None:
     ordered = _is_a_pass(record, tail, period)
     always = ordered or _period(loss[:half]) is not None or half < 2 * period
     onset = int(tail[_sets_in(loss, period)])
+    swing = _swing(loss[half:], period)
     return finding_at(
         record,
-        detector="round-and-round",
+        detector="round-and-round" if not swing else "one-order",
         kind="repeated-data",
         signal="loss",
-        severity="info" if always else "warning",
+        severity="info" if always and not swing else "warning",
         row=int(rows[-1]),
         onset_row=onset,
         value=float(period),
@@ -201,9 +207,27 @@ def _round(record: RunRecord, rows: Rows) -> Finding | None:
         text=(
             f"the losses repeat every {period} rows: the same batches come over and over"
             + (", each epoch in the same order: they are not shuffled" if ordered else "")
+            + (f", and within each it goes up and down {swing:.3g}-fold" if swing else "")
             + " (in hindsight)"
         ),
     )
+
+
+def _swing(loss: Floats, period: int) -> float:
+    """Return how many times its low the loss comes to within each round; 0.0: not far.
+
+    What lies beside each other is alike then: sorted by label or source. Of data sets that take turns
+    few differ by so much.
+    """
+    num = len(loss) // period
+    if period < SWING_ROWS or num < 2 or loss.min() <= 0:
+        return 0.0
+    shape = np.median(np.log(loss[: num * period]).reshape(num, period), axis=0)
+    low, high = np.quantile(shape, (0.1, 0.9))
+    centered = shape - shape.mean()
+    beside = float(centered @ np.roll(centered, 1)) / max(float(centered @ centered), 1e-300)
+    far = math.log(SWINGS[0] if beside >= BESIDE else SWINGS[1])
+    return math.exp(high - low) if high - low >= far else 0.0
 
 
 def _is_a_pass(record: RunRecord, rows: Rows, period: int) -> bool:

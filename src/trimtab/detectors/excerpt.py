@@ -20,6 +20,7 @@ a loss that climbs is told before it stands a third above its lowest.
 """
 
 import math
+import re
 
 import numpy as np
 
@@ -166,6 +167,11 @@ def _beyond_noise(
     )
 
 
+_MEAN = re.compile(r"(?:^|[^a-z])(?:av[gr]|average|running|smooth|ema)(?:[^a-z]|$)")
+SETTLES_ROWS = 32
+"""In which a mean over many steps, which begins with one, comes to its level. Ours."""
+
+
 def _start(
     record: RunRecord,
     rows: np.ndarray[tuple[int], np.dtype[np.intp]],
@@ -180,6 +186,8 @@ def _start(
     least = max(math.log(START_RATIO), START_SIGMA * noise)
     found: list[Finding] = []
     begin, stop = 0, min(START_ROWS, len(y))
+    if _MEAN.search(record.keys.get("loss", "").lower()):
+        begin = min(SETTLES_ROWS, stop)
     while begin < stop:
         part = y[begin:stop]
         rise = part - np.minimum.accumulate(part)

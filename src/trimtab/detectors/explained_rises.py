@@ -23,6 +23,14 @@ or does not fall and the loss stays within `OF_TARGETS` times its level.
 **A stage**: where a logged stage of a curriculum changes, harder data costs more. A rise that
 begins there is a note if every stage since has its highest losses first, and wears off.
 
+**Data or an objective that is harder**: the training loss rises, and in the two evaluations from there
+on what is held out is better than ever before, by `GAINS` of its lowest and more.
+
+**A range test**: a rate that grows by one factor from the first row on, a hundredfold and more, and is
+left, looks for the rate; what the loss does meanwhile is asked for.
+
+**Not yet updated**: a loss that is NaN in the first rows alone was of no weights, which would stay so.
+
 **A round**: see `recurring`.
 
 Blind to a rate that is not logged and restarts at unequal distances. A rise that does not heal
@@ -86,6 +94,13 @@ WORN_OFF = 0.25
 """Of its rise, that a stage must lose by its end. Ours."""
 OF_TARGETS = 10.0
 """Times its level, that a loss with the return may come to. Ours."""
+GAINS, FEWEST_BEFORE = 0.05, 3
+"""Share of the lowest evaluation; and evaluations before the rise."""
+SWEPT_ROWS, SWEPT, ONE_FACTOR, LEFT = 16, 100.0, 0.1, 0.5
+"""Rows of a range test, times that its rate grows at least, spread of the logarithm of its steps about
+their middle as a share, and share of its last rate that the next is at most."""
+UNMADE_ROWS, UNMADE_SHARE = 16, 0.1
+"""Most first rows without a loss, or share of all. All ours."""
 ERRORS = 3.0
 """Standard errors by which the level of a part rises by chance."""
 _NUMERIC, _LEAST_NOISE = 1e-6, 1e-12
@@ -111,10 +126,15 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
     alarms = [f for f in findings if _rises(f) and f.severity != "info"]
     cycles: dict[int, list[_Cycle]] = {}
     rounds: dict[tuple[int, str], Rounds | None] = {}
+    swept = [_swept(record, i) for i in range(len(record.attempts))]
     result: list[Finding] = []
     for f in findings:
         why = ""
-        if _rises(f) and f.severity != "info":
+        if f.severity != "info" and f.onset_row < swept[int(record.attempt[f.onset_row])]:
+            why = "a range test: the rate grows by one factor in each row, and is left then"
+        elif f.severity != "info" and f.kind == "non-finite" and _unmade(record, f):
+            why = "in the first rows alone: nothing was updated yet"
+        elif _rises(f) and f.severity != "info":
             attempt = int(record.attempt[f.onset_row])
             if attempt not in cycles:
                 cycles[attempt] = _cycles(record, attempt)
@@ -124,6 +144,8 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
                 why = "the reconstruction falls on: the weight of another part of the loss rises"
             elif _of_a_return(record, f):
                 why = "the reward does not fall with it: the targets of such a loss grow"
+            elif _while_held_out_gains(record, f):
+                why = "what is held out gets better as it rises: harder data, or another objective"
             elif _of_stages(record, f):
                 why = "it begins where the logged stage changes, and wears off within the stage"
             else:
@@ -137,6 +159,61 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
             why = "the reconstruction stands: the weight of another part of the loss falls"
         result.append(replace(f, severity="info", text=f"{f.text}; {why}") if why else f)
     return tuple(result)
+
+
+def _while_held_out_gains(record: RunRecord, f: Finding) -> bool:
+    """Whether evaluations from the rise on are better than any before it."""
+    column = record.columns.get("val_loss")
+    if f.signal != "loss" or column is None:
+        return False
+    rows = column.finite_rows(record.rows_of(int(record.attempt[f.onset_row])))
+    at = int(np.searchsorted(rows, f.onset_row))
+    before, since = column.values[rows[:at]], column.values[rows[at : at + 2]]
+    if len(before) < FEWEST_BEFORE or len(since) < 2:
+        return False
+    if f.end_row is not None and rows[at + 1] > f.end_row:
+        return False
+    low = float(before.min())
+    return bool(since.max() < low - GAINS * abs(low))
+
+
+def _swept(record: RunRecord, attempt: int) -> int:
+    """Return the row behind a range test that an attempt begins with; its first where there is none."""
+    span = record.rows_of(attempt)
+    column = record.columns.get("lr")
+    if column is None:
+        return span.start
+    rows = column.finite_rows(span)
+    rate = column.values[rows]
+    if len(rows) < SWEPT_ROWS or rows[0] != span.start or not rate[0] > 0:
+        return span.start
+    stop = int(np.argmax(np.append(np.diff(rate) <= 0, True))) + 1
+    moves = np.diff(np.log(rate[:stop]))
+    if stop < SWEPT_ROWS or rate[stop - 1] < SWEPT * rate[0]:
+        return span.start
+    middle = median(moves)
+    one = bool((np.abs(moves - middle) <= ONE_FACTOR * middle).all())
+    left = stop == len(rate) or rate[stop] < LEFT * rate[stop - 1]
+    return int(rows[stop - 1]) + 1 if one and left else span.start
+
+
+def _unmade(record: RunRecord, f: Finding) -> bool:
+    """Whether a loss is not finite in the first rows of an attempt alone."""
+    column = record.columns.get(f.signal)
+    if column is None or f.signal not in ("loss", "grad_norm") or f.end_row is None:
+        return False
+    span = record.rows_of(int(record.attempt[f.onset_row]))
+    rows = np.flatnonzero(column.present[span]) + span.start
+    bad = ~np.isfinite(column.values[rows])
+    num = int(bad.sum())
+    most = max(UNMADE_ROWS, UNMADE_SHARE * len(rows))
+    first = len(rows) > 0 and f.onset_row == rows[0]
+    return (
+        first
+        and bool(bad[:num].all())
+        and num <= most
+        and np.isnan(column.values[rows[:num]]).all()
+    )
 
 
 def restarts_of(record: RunRecord, attempt: int) -> tuple[slice, ...]:

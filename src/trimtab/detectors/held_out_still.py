@@ -21,6 +21,10 @@ its first and half of it not more than its last printed digit, beside a training
 low. Hardly any task is solved so on data that nothing is learned from: what is asked for stands in
 what is given, or in the training data.
 
+**A score that stands**: an accuracy that is the same in every digit in `STANDS` rows, all there are,
+between `BETWEEN`, while the training loss comes down by a tenth and more: one answer is given to
+everything, or it is counted once.
+
 Attempt by attempt; in hindsight.
 """
 
@@ -58,6 +62,8 @@ SHARES = frozenset(("acc", "acc1", "accuracy", "top", "top1", "iou", "miou"))
 OVERLAPS = frozenset(("dice", "f1", "dsc", "jaccard"))
 """Words of scores that are 0 only where next to nothing is found."""
 FEW_NOTHING, FEW_EPOCHS = 4, 8
+STANDS, BETWEEN, COMES_DOWN = 12, (0.01, 0.99), 0.9
+"""Rows; shares; and of the first losses, what the last come to at most."""
 FEW_SCORES, LOW_SCORE, FIRST, GAINED = 10, 0.35, 5, 1.15
 MANY = 30
 AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.5
@@ -80,7 +86,41 @@ def held_out_still_findings(record: RunRecord) -> tuple[Finding, ...]:
                 found += _at_worst(record, name, rows, y, span)
             elif len(rows) >= STILL:
                 found += _still(record, rows, y) or _at_nothing(record, rows, y, span)
+    if {"accuracy", "loss"} <= record.columns.keys():
+        spans = map(record.rows_of, range(len(record.attempts)))
+        found += [f for span in spans if (f := _score_stands(record, span)) is not None]
     return tuple(found)
+
+
+def _score_stands(record: RunRecord, span: slice) -> Finding | None:
+    column, losses = record.columns["accuracy"], record.columns["loss"]
+    rows = column.finite_rows(span)
+    y, trained = column.values[rows], losses.values[losses.finite_rows(span)]
+    if len(y) < STANDS or (y != y[0]).any() or len(trained) < STANDS:
+        return None
+    share = y[0] / (100 if y[0] > 1 else 1)
+    edge = max(len(trained) // 8, 3)
+    if not BETWEEN[0] < share < BETWEEN[1] or not trained.min() > 0:
+        return None
+    if median(trained[-edge:]) > COMES_DOWN * median(trained[:edge]):
+        return None
+    return finding_at(
+        record,
+        detector="score-stands",
+        kind="frozen-signal",
+        signal="accuracy",
+        severity="warning",
+        row=int(rows[STANDS - 1]),
+        onset_row=int(rows[0]),
+        value=float(y[0]),
+        expected=float(y[0]),
+        score=min(99.0, float(len(y))),
+        closed=False,
+        text=(
+            f"accuracy is exactly {y[0]:.6g} in all {len(y)} rows while the training loss comes down:"
+            " one answer is given to everything, or it is counted once (in hindsight)"
+        ),
+    )
 
 
 def _still(record: RunRecord, rows: Rows, y: Floats) -> list[Finding]:

@@ -35,6 +35,7 @@ from trimtab.detectors.norm_climbs import with_norm_climbs
 from trimtab.detectors.one_level import Levelled, at_one_level
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
 from trimtab.detectors.other_signals import other_signal_findings
+from trimtab.detectors.pace_creeps import pace_creeps_findings
 from trimtab.detectors.plateau import plateau_findings
 from trimtab.detectors.ranks import rank_findings
 from trimtab.detectors.repeats import repeat_findings
@@ -78,6 +79,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     silence_findings,
     growing_hang_findings,
     stall_findings,
+    pace_creeps_findings,
     written_pace_findings,
     data_wait_findings,
     lost_signal_findings,

@@ -86,7 +86,10 @@ def _ends_augmented(record: RunRecord, f: Finding) -> bool:
     """
     if record.axis != "epoch" or not _DETECTS.search(record.keys.get("loss", "").lower()):
         return False
-    return record.num_rows - _LAST_EPOCHS - 2 <= f.onset_row <= record.num_rows - _LAST_EPOCHS + 3
+    first = record.num_rows - _LAST_EPOCHS
+    # A fall is found by what the rows before promise, and may be dated before its edge.
+    dated_early = record.num_rows // 2 <= f.onset_row and first - 2 <= f.peak_row
+    return first - 2 <= f.onset_row <= first + 3 or (f.onset_row < first and dated_early)
 
 
 _DETECTS = re.compile(r"(?:^|[^a-z])box(?:[^a-z]|$)")

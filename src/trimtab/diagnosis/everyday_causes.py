@@ -333,7 +333,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         rules=(
             EvidenceRule(
                 "sign",
-                e.sign("equal-distances"),
+                e.sign("equal-distances", "one-order"),
                 _SURE,
                 "the loss rises again and again at equal distances",
             ),
@@ -346,7 +346,7 @@ EVERYDAY: tuple[CauseEntry, ...] = (
             ),
             EvidenceRule(
                 "no-sign",
-                lambda f: e.no_sign("equal-distances")(f) * (1 - e.in_one_order(f)),
+                lambda f: e.no_sign("equal-distances", "one-order")(f) * (1 - e.in_one_order(f)),
                 _ABSENT,
                 "nothing in the log shows it",
             ),

@@ -1,0 +1,101 @@
+"""A pace that creeps: each step takes a little longer than the one before, to the end of the log.
+
+`pace` holds a block against the blocks before it, and moves along with what moves slowly. With y the
+logarithm of the time of a step (or of one over the throughput) in `NUM_BLOCKS` blocks of an attempt,
+and low the last block that is as low as the lowest, but for noise, it creeps where
+
+    median of the last `LAST` blocks - y[low]  >=  ln `SLOWER`, and `BEYOND` times the noise of blocks,
+
+where y rises from low on by Kendall's test, where of its moves there `UP` go up, and no two blocks hold
+`AT_ONCE` of the rise, which `pace` tells. Something is kept from step to step, fragments, or heats up.
+
+In hindsight. Blind to what comes back before the end, and to a log that states what changed: longer
+sequences cost time by design, as do the longer episodes of an agent.
+"""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.stated_changes import OF_PACE
+from trimtab.record import RunRecord
+from trimtab.signals.robust import difference_sigma, median
+from trimtab.text import number
+from trimtab.trend import kendall_score
+
+__all__ = ["pace_creeps_findings"]
+
+NUM_BLOCKS, MIN_ROWS = 32, 256
+LAST = 3
+SLOWER, BEYOND = 1.15, 6.0
+TREND, UP, AT_ONCE = 4.5, 0.6, 0.4
+LEAST_BLOCKS = 12
+"""Blocks over which it creeps. All of these are ours."""
+_OF_AN_AGENT = ("reward", "episode_length", "completion_length")
+
+
+def pace_creeps_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return one finding for each attempt whose steps take longer and longer."""
+    if any(name in record.columns for name in _OF_AN_AGENT):
+        return ()
+    name = "throughput" if "throughput" in record.columns else "step_time_s"
+    if name not in record.columns:
+        return ()
+    found = (_judge(record, name, record.rows_of(i)) for i in range(len(record.attempts)))
+    return tuple(f for f in found if f is not None)
+
+
+def _judge(record: RunRecord, name: str, span: slice) -> Finding | None:
+    column = record.columns[name]
+    rows = column.finite_rows(span)
+    values = column.values[rows]
+    if len(rows) < MIN_ROWS or values.min() <= 0 or _states_one(record, span):
+        return None
+    y = np.log(values) * (-1 if name == "throughput" else 1)
+    edges = np.linspace(0, len(y), NUM_BLOCKS + 1).astype(np.intp)
+    blocks = np.array([median(y[a:b]) for a, b in pairwise(edges.tolist())])
+    noise = difference_sigma(np.diff(blocks, 2), order=2)
+    # The last of those that are as low, but for noise.
+    low = int(np.flatnonzero(blocks <= blocks.min() + 2 * noise)[-1])
+    since = blocks[low:]
+    if len(since) < LEAST_BLOCKS:
+        return None
+    moves = np.diff(since)
+    rise = median(since[-LAST:]) - float(since[0])
+    if rise < max(math.log(SLOWER), BEYOND * noise) or kendall_score(since) < TREND:
+        return None
+    if np.mean(moves > 0) < UP or float((since[2:] - since[:-2]).max()) > AT_ONCE * rise:
+        return None
+    first = int(rows[edges[low + 1]])
+    return finding_at(
+        record,
+        detector="pace-creeps",
+        kind="slowdown",
+        signal=name,
+        severity="warning",
+        row=int(rows[-1]),
+        onset_row=first,
+        value=float(np.median(values[edges[-1 - LAST] :])),
+        expected=float(np.median(values[edges[low] : edges[low + 1]])),
+        score=min(99.0, rise / max(noise, 1e-6)),
+        direction="down" if name == "throughput" else "up",
+        closed=True,
+        text=(
+            f"each step takes longer than the one before: {number(math.exp(rise), digits=3)} times as"
+            f" long in the end as at {record.axis} {record.step[rows[edges[low]]]:g} (in hindsight)"
+        ),
+    )
+
+
+def _states_one(record: RunRecord, span: slice) -> bool:
+    """Whether a setting that costs time changes in these rows."""
+    for name in OF_PACE:
+        column = record.columns.get(name)
+        if column is not None:
+            values = column.values[column.finite_rows(span)]
+            if len(values) and values.min() != values.max():
+                return True
+    return False
