@@ -33,7 +33,7 @@ def test_harder_data_that_makes_validation_better_is_no_trouble(gains: bool) -> 
 def _sweep(n: int = 60) -> tuple[Floats, Floats]:
     rate = 1e-6 * 1.3 ** np.arange(n)
     loss = 2.5 - 1.3 / (1 + (0.3 / rate) ** 1.2) + np.where(rate > 2, 0.7 * rate, 0)
-    return rate, np.asarray(loss)
+    return np.asarray(rate, dtype=np.float64), np.asarray(loss, dtype=np.float64)
 
 
 def test_a_range_test_is_no_divergence_and_a_warm_up_that_diverges_is_one() -> None:

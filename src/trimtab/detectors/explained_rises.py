@@ -180,21 +180,22 @@ def _while_held_out_gains(record: RunRecord, f: Finding) -> bool:
 def _swept(record: RunRecord, attempt: int) -> int:
     """Return the row behind a range test that an attempt begins with; its first where there is none."""
     span = record.rows_of(attempt)
+    begins = int(span.start)
     column = record.columns.get("lr")
     if column is None:
-        return span.start
+        return begins
     rows = column.finite_rows(span)
     rate = column.values[rows]
-    if len(rows) < SWEPT_ROWS or rows[0] != span.start or not rate[0] > 0:
-        return span.start
+    if len(rows) < SWEPT_ROWS or rows[0] != begins or not rate[0] > 0:
+        return begins
     stop = int(np.argmax(np.append(np.diff(rate) <= 0, True))) + 1
     moves = np.diff(np.log(rate[:stop]))
     if stop < SWEPT_ROWS or rate[stop - 1] < SWEPT * rate[0]:
-        return span.start
+        return begins
     middle = median(moves)
     one = bool((np.abs(moves - middle) <= ONE_FACTOR * middle).all())
     left = stop == len(rate) or rate[stop] < LEFT * rate[stop - 1]
-    return int(rows[stop - 1]) + 1 if one and left else span.start
+    return int(rows[stop - 1]) + 1 if one and left else begins
 
 
 def _unmade(record: RunRecord, f: Finding) -> bool:
