@@ -572,10 +572,10 @@ def _since_the_row_before(rows: TextRows, key: str) -> TextRows:
     """Leave out a low first row of spaCy's table: its losses are sums since the row before."""
     shared = rows.columns.get(("signal", _SPACY))
     step = next((c for _, c in rows.of_kind("step", "lead", "counter") if c.present.all()), None)
-    if shared is None or step is None or rows.num <= _MIN_ROWS or shared.values[0] != 0:
+    if shared is None or step is None or rows.num <= _MIN_ROWS or step.values[0] != 0:
         return rows
     loss = rows.columns["signal", key].values
-    if not loss[0] < loss[1] / 2:
+    if not (loss[0] < loss[1] / 2 and shared.values[0] <= shared.values[1] / 2):
         return rows
     rows = rows.keep(np.arange(rows.num) > 0)
     rows.notes.append(

@@ -19,6 +19,9 @@ _SIDE_SHARE = 0.3
 """A key that more than this share of the surest key's rows has is not rare."""
 _FEWEST_STATED = 5
 """Means from which they are read in place of lists. As rewards that make a record."""
+_SWEPT_ROWS, _SWEPT, _ONE_FACTOR = 16, 100.0, 0.15
+"""Rows of a range test, times that its rate grows, and spread of its steps. As in `explained_rises`,
+and wider for the digits of a text."""
 _COUNTS = ("step", "counter")
 
 
@@ -124,15 +127,32 @@ def choose_main(shapes: Sequence[Shape], name: str = "loss") -> tuple[str, list[
     if stated and all(doubts[k] == FIRST_OF_SEVERAL for k in frequent):
         frequent = stated
 
-    def merit(key: str) -> tuple[bool, int, bool, bool, bool, int]:
+    def merit(key: str) -> tuple[bool, bool, int, bool, bool, bool, int]:
         stepless = 2 * with_step[key] < counts[key]
-        # `_is_flat` gathers columns, so it is asked only where there is a choice.
+        # Both gather columns, so they are asked only where there is a choice.
         flat = len(frequent) > 1 and _is_flat(shapes, key)
-        return is_of_entropy(key), doubts[key], stepless, flat, is_of_critic(key), -counts[key]
+        sweeps = len(frequent) > 1 and _is_range_test(shapes, key)
+        of_whole = is_of_entropy(key), sweeps, doubts[key]
+        return *of_whole, stepless, flat, is_of_critic(key), -counts[key]
 
     best = min(frequent, key=merit)
     found = [s for s in shapes if any(f.key == best and f.name == name for f in s.fields)]
     return best, [s for s in found if not _is_foreign(s, best, found)]
+
+
+def _is_range_test(shapes: Sequence[Shape], key: str) -> bool:
+    """Whether the rows of a key stand beside a rate that grows by one factor, a hundredfold and more."""
+    mine = [s for s in shapes if any(f.key == key for f in s.fields)]
+    if not any(f.name == "lr" for s in mine for f in s.fields):
+        return False
+    side = gather(mine)
+    rates = [c for (_, name), c in side.columns.items() if side.fields[_, name].name == "lr"]
+    rate = rates[0].values[rates[0].present] if rates else np.zeros(0)
+    if len(rate) < _SWEPT_ROWS or not rate.min() > 0 or rate[-1] < _SWEPT * rate[0]:
+        return False
+    moves = np.diff(np.log(rate))
+    middle = float(np.median(moves))
+    return bool((np.abs(moves - middle) <= _ONE_FACTOR * middle).all())
 
 
 def _is_foreign(shape: Shape, key: str, shapes: Sequence[Shape]) -> bool:
