@@ -199,3 +199,13 @@ def test_an_index_over_columns_is_no_row_of_theirs(tmp_path: Path) -> None:
         read_run(path)
     with columns_given({"loss": "2"}):
         assert read_run(path).columns["loss"].logged().tolist() == LOSS
+
+
+def test_a_file_of_rewards_holds_rewards(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "".join(f"{700 + i},{5.5 + 0.1 * (i % 4)}\n" for i in range(40)), "rewards.csv"
+    )
+    record = read_run(path)
+    assert "loss" not in record.columns
+    assert record.columns["reward"].present.all()
+    assert (record.axis, record.step[0]) == ("step", 700)

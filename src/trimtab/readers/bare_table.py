@@ -3,7 +3,8 @@
 What a column is cannot be read off its numbers: 0.9 that rises may be an accuracy. A person says
 it, by the place of the column: `--columns loss=2,step=1`, or `reward=2`, counted from 1. A comment
 above that names every column (as `numpy.savetxt` writes it) does as well, and so does the name of a
-file that holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`. The places
+file that holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`,
+`rewards.csv`. The places
 that pandas heads the columns of a frame without names with (`,0,1`) say nothing.
 """
 
@@ -34,6 +35,7 @@ _PLACES = re.compile(r"(?:\"\")?[,;\t]0(?:[,;\t]\d{1,3}){0,99}")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 """Where a name in camel case begins a word."""
 _LOSS_WORDS = frozenset({"loss", "losses"})
+_REWARD_WORDS = frozenset({"reward", "rewards", "returns"})
 _DELIMITERS = (",", "\t", ";", "|", None)
 """None: blanks of any number, which also part the one cell of a line from nothing."""
 
@@ -120,15 +122,20 @@ def bare_table(lines: Sequence[str]) -> BareTable | None:
 def _named_by_file(table: BareTable, path: Path, lines: Sequence[str]) -> BareTable:
     """Return the table with the names that the name of its file gives; as it is without."""
     words = set(re.split(r"[^a-z]+", _HUMP.sub(" ", path.name).lower()))
-    if table.names or table.num_columns > 2 or all_given() or not words & _LOSS_WORDS:
+    if table.names or table.num_columns > 2 or all_given():
         return table
-    loss = "val_loss" if words & HELD_OUT_SETS else "loss"
+    if words & _LOSS_WORDS:
+        name = "val_loss" if words & HELD_OUT_SETS else "loss"
+    elif words & _REWARD_WORDS:
+        name = "reward"
+    else:
+        return table
     if table.num_columns == 1:
-        return replace(table, names=(loss,))
+        return replace(table, names=(name,))
     rows = [table.cells(line) for line in lines if not line.startswith("#")][:-1]
     # The header of pandas is none of the rows.
     counts = [cells[0] for k, cells in enumerate(rows) if k or all(map(_is_number, cells))]
-    return replace(table, names=("step", loss)) if _count(counts) else table
+    return replace(table, names=("step", name)) if _count(counts) else table
 
 
 def _count(cells: Sequence[str]) -> bool:
