@@ -58,7 +58,11 @@ _OF_REWARD = _MEAN | _OVER | _EPISODE | _TOTAL | _TRAIN
 _GENERATOR = frozenset({"g", "gen", "generator"})
 _DISCRIMINATOR = frozenset({"d", "dis", "disc", "discriminator"})
 _LR = (frozenset({"lr"}), frozenset({"learning", "rate"}))
-_OF_A_NET = _GENERATOR | _DISCRIMINATOR | {"critic", "actor", "encoder", "decoder", "current"}
+_PARTS_OF_A_MODEL = _set(
+    "actor adapter adapters backbone body classifier critic decoder embed embedding embeddings encoder head "
+    "heads lora neck stem tower trunk unet"
+)
+_OF_A_NET = _GENERATOR | _DISCRIMINATOR | _PARTS_OF_A_MODEL | {"current"}
 _ACCURACY = frozenset({"acc", "accuracy", "accs", "accuracies"})
 _METRICS = _ACCURACY | _set(
     "f iou miou map dice dsc jaccard auc auroc aupr auprc prauc precision prec recall bleu "
@@ -76,6 +80,8 @@ _OF_A_METRIC = _MEAN | _set(
     "macro micro weighted balanced overall epoch score scores coefficient coef coeff index "
     "top k at ratio binary categorical sparse multiclass instance student pixel node graph c"
 )
+_OF_MASKS = frozenset({"mlm", "masked", "nsp", "sop"})
+"""Tasks that an encoder of text is trained on."""
 _OF_NO_OUTPUT = _set(
     "best max min std var loss losses error err time threshold count num lr rate step "
     "steps diff delta target last prev aux ema per no patience gap worst lowest "
@@ -251,7 +257,7 @@ def _metric(text: str, words: list[str]) -> str | None:
     if not is_known or ("f" in named and not re.search(r"\bf1", text)):
         return None
     if not named & _SETS:
-        known = named & _ACCURACY and of_metric <= _OF_A_METRIC | _TRAIN
+        known = named & _ACCURACY and of_metric <= _OF_A_METRIC | _TRAIN | _OF_MASKS
         return "accuracy" if known and not _is_numbered(text, named) else None
     # Keras puts the name of the output between: `val_mask_iou`. Elsewhere it may be a set's.
     of_output = text.startswith("val ") and of_metric.isdisjoint(_OF_NO_OUTPUT)

@@ -64,7 +64,7 @@ def _of_sets(sets: frozenset[str], text: str) -> tuple[str, ...]:
 
 
 _COUNTED = _listed(
-    "tok|tokens|samples|examples|sequences|seqs|sentences|words|img|imgs|images|frames|records|items"
+    "tok|tokens|samples|examples|ex|sequences|seqs|sentences|sents|words|img|imgs|images|frames|records|items"
 )
 """What a trainer consumes so many of in a second."""
 _THROUGHPUT = (
@@ -78,9 +78,10 @@ _THROUGHPUT = (
     "tokens_per_sec_per_gpu",
     "wps",
     *(
-        f"{what}{per}"
+        f"{what}{per}{of}"
         for what in _COUNTED
         for per in ("/s", "/sec", "/second", "_per_s", "_per_sec", "_per_second")
+        for of in ("", "/gpu", "/device", "_per_gpu", "_per_device")
     ),
 )
 _DATA_TIMES = (
@@ -118,6 +119,10 @@ _STEP_TIMES = (
     "sec/step",
     "batch (s)",
     "batch (ms)",
+    # Over ranks or over steps; what the slowest takes is what all of them take.
+    *(f"{time}_{of}" for of in ("mean", "avg") for time in ("step_time", "iter_time")),
+    *(f"{of}_{time}" for of in ("mean", "avg") for time in ("step_time", "iter_time")),
+    *(f"{time}_max" for time in ("step_time", "iter_time")),
 )
 
 SIGNALS: tuple[Signal, ...] = (
@@ -783,6 +788,8 @@ _INDEXED = re.compile(
 """The part of a key that says of which layer or rank it is."""
 _LONGEST_INDEXED = 200
 """Characters of a key beyond which no layer or expert is sought in it."""
+_SET_BEHIND = re.compile(rf"(?P<what>[a-z][^/]*)[ /](?P<of>{'|'.join(sorted(HELD_OUT_SETS))})")
+_OF_HELD_OUT = ("val_loss", "val_perplexity", "eval_score", "eval_error")
 _TIME_KEYS = frozenset(
     {
         "elapsed time per iteration",
@@ -851,7 +858,16 @@ def canonical(key: str) -> str | None:
         # `step/s` is how many of them there are in a second, and no time.
         if stem != text and stem in _TIME_KEYS and not (stem == "step" and text[4:5] == "/"):
             return "step_time_s"
-    return _of_one_part(text) or said_by_words(text)
+    return _of_one_part(text) or said_by_words(text) or _of_set_behind(text)
+
+
+def _of_set_behind(text: str) -> str | None:
+    """Return what a metric of held-out data is whose set stands behind it: `r2_valid`."""
+    named = _SET_BEHIND.fullmatch(text)
+    if named is None or (named["of"] == "dev" and named["what"] in ("score", "error")):
+        return None  # a deviation
+    name = _ALIASES.get(f"{named['of']} {named['what']}")
+    return name if name in _OF_HELD_OUT else None
 
 
 def _of_one_part(text: str) -> str | None:

@@ -4,7 +4,8 @@ own[rank] = batch-generator + forward-compute + backward-compute, of one reading
 
 A step takes as long on all ranks, since they wait for each other: what a rank does by itself tells.
 `--timing-log-option all` names the ranks, `minmax` (the default) says how far they lie apart, and
-both want `--timing-log-level 2`. Blind where every reading is of another slow rank.
+both want `--timing-log-level 2`. Blind where every reading is of another slow rank. A table may
+say itself which rank took longest (`slowest_note`).
 """
 
 import re
@@ -15,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.text import number
+from trimtab.vocabulary import canonical, normalise
 
-__all__ = ["SLOWER", "RankTimes", "usual_of"]
+__all__ = ["SLOWER", "RankTimes", "over_ranks", "slowest_note", "usual_of"]
 
 SLOWER = 1.25
 """A rank is slow from so many times the usual own time on. Ours."""
@@ -26,6 +28,10 @@ _OF_WORK = 0.1
 """Share of all own work from which on a difference between ranks counts. Ours."""
 _MOST_READINGS = 512
 _OWN = ("batch-generator", "forward-compute", "backward-compute")
+_NEWEST = 0.25
+"""Share of the rows that say how it is now. Ours."""
+_SLOWEST = re.compile(r"(?:\w+ )?(?:slowest|straggler|lagging)(?: (?:rank|worker|process))(?: id)?")
+_LEAST = re.compile(r"\b(?:min|fastest)\b ?")
 _TIMER = re.compile(r"(?:^|\s)([\w-]+):\s*$")
 _RANK = re.compile(r"(?:^|\s)rank\s+(\d{1,6}): (\d+(?:\.\d+)?)\s*$")
 _RANGE = re.compile(r"(?:^|\s)([\w-]+) \.*: \((\d+(?:\.\d+)?), (\d+(?:\.\d+)?)\)\s*$")
@@ -34,6 +40,48 @@ _RANGE = re.compile(r"(?:^|\s)([\w-]+) \.*: \((\d+(?:\.\d+)?), (\d+(?:\.\d+)?)\)
 def usual_of(own: NDArray[np.float64]) -> float:
     """Return the own time of the usual rank: of two ranks, that of the faster one."""
     return float(np.sort(own)[(len(own) - 1) // 2])
+
+
+def over_ranks(key: str) -> str:
+    """Return what a column says of the times of all ranks: `who`, `least`; empty: of neither.
+
+    Example:
+        >>> [over_ranks(k) for k in ("slowest_rank", "step_time_min", "rank")]
+        ['who', 'least', '']
+    """
+    text = normalise(key)
+    if _SLOWEST.fullmatch(text):
+        return "who"
+    rest = _LEAST.sub("", text).strip()
+    return "least" if rest != text and canonical(rest) == "step_time_s" else ""
+
+
+def slowest_note(
+    who: NDArray[np.float64], least: NDArray[np.float64], most: NDArray[np.float64]
+) -> str:
+    """Return what to say of a rank that has been the slowest again and again; empty: of none.
+
+    Args:
+        who: float64 [n_rows], the slowest rank, as logged.
+        least: float64 [n_rows], what the fastest rank takes, or all of them on average.
+        most: float64 [n_rows], what the slowest takes, in the same unit.
+
+    Non-finite: such rows are left out.
+    """
+    rows = np.flatnonzero(np.isfinite(who) & (least > 0) & np.isfinite(most))
+    rows = rows[-min(_MOST_READINGS, int(_NEWEST * len(rows))) :] if len(rows) else rows
+    if len(rows) < _READINGS:
+        return ""
+    ranks, counts = np.unique(who[rows], return_counts=True)
+    share = float(counts.max()) / len(rows)
+    apart = float(np.median(most[rows] / least[rows]))
+    if share < _SHARE or apart < SLOWER:
+        return ""
+    return (
+        f"rank {ranks[counts.argmax()]:g} is slow: it is the slowest in {share:.0%} of the newest"
+        f" {len(rows)} rows, and the slowest takes {apart:.2f} x as long (median); the others wait"
+        " for it"
+    )
 
 
 @dataclass

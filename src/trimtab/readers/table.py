@@ -58,6 +58,7 @@ from trimtab.readers.part_losses import (
     watch_parts,
 )
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
+from trimtab.readers.rank_times import over_ranks, slowest_note
 from trimtab.readers.rank_values import COMPARED, RANK_FACT, RankColumns, part_ranks, ranks_of_keys
 from trimtab.readers.runs_in_file import RUN_WORDS, RUNS_NOTE, runs_by_name
 from trimtab.readers.spread import gather, spread_groups
@@ -149,6 +150,7 @@ _OF_NO_AXIS = frozenset(
         "maybe-rate",
         "maybe-setting",
         "maybe-total",
+        "over-ranks",
         "other",
     }
 )
@@ -166,6 +168,7 @@ _OF_NO_USE_ALONE = frozenset(
         "maybe-rate",
         "maybe-setting",
         "maybe-total",
+        "over-ranks",
         "other",
         "count",
         "maybe-gan",
@@ -206,7 +209,7 @@ class _Cells:
     role: str
     """signal, domain (a signal of one kind of training), gathered (into one of these), data-set
     (the loss of one of several), layer (the gradient norm of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
-    rank, split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
+    rank, over-ranks (of their times), split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
     maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
     (beside an episode), maybe-rate, maybe-clock, maybe-total and maybe-setting (by their values) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
@@ -317,6 +320,8 @@ def _role(key: str) -> str:
         return "split"
     if name in RUN_WORDS:
         return "run"
+    if over_ranks(key):
+        return "over-ranks"
     signal = signal_of_tag(key)
     if signal is not None:
         return "domain" if SIGNAL_BY_NAME[signal].domain else "signal"
@@ -609,6 +614,7 @@ class LogTable:
             keep &= ranks.keep
             self.notes.extend(ranks.notes)
             ranks.put(signals, keys)
+        self._tell_slowest(columns)
         drop_zero_norm(signals, keys, self.notes)
         loss, counts = signals.get("loss"), counting(columns)
         if loss is not None and counts:
@@ -764,6 +770,23 @@ class LogTable:
             return {}
         timed = [by_word[k] for k, is_step in TIME_BESIDE.items() if is_step]
         return {"step_time_s": timed} if set(timed) <= columns.keys() else {}
+
+    def _tell_slowest(self, columns: Mapping[str, Column]) -> None:
+        """Name the rank that others wait for, where a column says who took longest."""
+        told = {over_ranks(k): c for k, c in columns.items() if self._cells[k].role == "over-ranks"}
+        timed = [
+            k
+            for k, c in columns.items()
+            if signal_of_tag(k) == "step_time_s" and np.isfinite(c.values).any()
+        ]
+        if "who" not in told or not timed:
+            return
+        # Where a mean and the largest stand side by side, the largest is that of the slowest.
+        most = max(timed, key=lambda k: float(np.nanmedian(columns[k].values)))
+        least = min(timed, key=lambda k: float(np.nanmedian(columns[k].values)))
+        values = told["least"].values if "least" in told else columns[least].values
+        note = slowest_note(told["who"].values, values, columns[most].values)
+        self.notes += [note] if note else []
 
     def _take_settings(
         self, columns: Mapping[str, Column], signals: dict[str, Column], keys: dict[str, str]
@@ -1066,7 +1089,9 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
 def _rank(key: str, name: str, column: Column) -> tuple[int, ...]:
     merit = held_out_merit(key, column.logged()) if name in HELD_OUT else ()
     exact = normalise(key) == normalise(name)
-    return (*merit, _fullness(column), canonical(key) == name, exact, -alias_place(key))
+    # Of groups of parameters the one that is trained: a frozen one has a rate of 0.
+    learns = int(np.count_nonzero(column.logged() > 0)) if name == "lr" else 0
+    return (*merit, _fullness(column), canonical(key) == name, exact, -alias_place(key), learns)
 
 
 def _fullness(column: Column) -> int:

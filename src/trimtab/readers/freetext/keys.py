@@ -610,10 +610,14 @@ def _guessed_loss(text: str) -> Meaning | None:
         return Meaning("signal", "loss", _STAGE - 1)
     if any(w.startswith("crossentropy") for w in words):
         words = [*words, "crossentropy"]
+    held_out = _is_held_out_key(text)
+    # `mse_train` is `train_mse`; which data it is of is asked of the whole name.
+    while len(words) > 1 and words[-1] in TRAINING_SETS | _HELD_OUT_KEYS:
+        text, words = text[: text.rindex(words[-1])].rstrip(" /"), words[:-1]
     joined = "_" + re.sub(r"[\s\-/]", "_", text)
     stand_in = any(joined.endswith(f"_{s}") for s in _STAND_INS) or words[-1:] == ["crossentropy"]
     if stand_in and not _NO_MEASUREMENT.intersection(words):
-        if not _is_held_out_key(text):
+        if not held_out:
             # A detector's loss of the boxes goes behind that of the classes beside it.
             return Meaning("signal", "loss", _STAGE + words[-1].endswith("l1"))
         if words[-1] not in ("bpb", "bpc"):  # in bits: no validation loss beside a loss in nats
