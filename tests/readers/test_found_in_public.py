@@ -138,7 +138,7 @@ def test_the_validation_of_a_loss_may_leave_the_word_out(tmp_path: Path) -> None
     path = tmp_path / "train.md"
     path.write_text("\n".join(rows) + "\n")
     told = trimtab.analyze(path)
-    assert told.runs[0].record.keys["val_loss"] == "val bpr"
+    assert told.runs[0].record.keys["val_loss"] == "val_bpr"
     assert any(i.incident.kind == "overfitting" for i in told.incidents)
 
 

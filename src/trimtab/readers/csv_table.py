@@ -205,6 +205,11 @@ class CsvReader:
         if delimiter is None:
             return 0.0
         header, *rows = (_cells(line, delimiter) for line in lines)
+        if _is_framed(lines[0], delimiter):
+            # Many programs draw a frame, and print other things below it; only Markdown is a table.
+            if not rows or len(rows[0]) != len(header) or not all(map(_RULE.fullmatch, rows[0])):
+                return 0.0
+            rows = rows[1:]
         if _OF_LOGGER.match(lines[0]):
             return 0.0
         surplus = _surplus(header, rows)
@@ -300,7 +305,7 @@ class _Parse:
             self.long_form is None
             and "split" not in map(self.table.role, self.keys)
             and len(set(self.keys)) == len(self.keys)
-            and self.delimiter != ";"
+            and self.delimiter not in (";", "|")
         )
 
     def _order(self, header: list[str]) -> None:
@@ -495,10 +500,18 @@ def _in_own_words(record: RunRecord, own: Mapping[str, str]) -> RunRecord:
 def _cells(line: str, delimiter: str) -> list[str]:
     # `csv` is several times slower than `split`, and hardly any log quotes a cell.
     cells = _quoted(line, delimiter) if '"' in line else line.split(delimiter)
+    if _is_framed(line, delimiter):
+        cells = cells[1:-1]
     # Spreadsheets of locales with a decimal comma separate cells by semicolons.
     if delimiter == ";" and "," in line:
         return [_with_point(c) if "," in c and len(c) <= MAX_CELL_CHARS else c for c in cells]
     return cells
+
+
+def _is_framed(line: str, delimiter: str) -> bool:
+    """Whether bars stand in front of the first cell of a line and behind its last, too."""
+    line = line.strip()
+    return delimiter == "|" and len(line) > 1 and line[0] == line[-1] == "|"
 
 
 def _with_point(cell: str) -> str:

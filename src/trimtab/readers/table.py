@@ -5,6 +5,7 @@ counts the steps, which of several keys with one meaning has most values, and, i
 whether `nan` means "not recorded" (`nan_policy`).
 """
 
+import re
 from array import array
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -31,11 +32,13 @@ from trimtab.readers.freetext.keys import (
     counts_episodes,
     is_held_out,
     is_of_critic,
+    is_part,
     meaning,
     names_mean,
     score_place,
 )
 from trimtab.readers.given_columns import given_meaning, missing_among
+from trimtab.readers.held_out_sets import losses_by_set, set_alone, since_then
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
@@ -189,6 +192,7 @@ _FIRST_NAME = -2.0
 """What the first word is stored as: no number of a run, and not what stands for none."""
 _MAX_NAMES = 1000
 """Most words under the name of a run; more name something else."""
+_LEAST_LEARNED = 2
 _MAX_WAITING = 1 << 10
 _MAX_TOLD = 6
 _MAX_SETTINGS = 32
@@ -753,7 +757,9 @@ class LogTable:
         parts = parts_of(columns, whole, values)
         if is_called_total(whole):
             parts = parts_of_total(values, whole, self._terms(columns))
-        for of_set, key in (parts | sets_of(columns)).items():
+            parts |= _tested(parts, columns)
+        sets = self._sets_alone(columns, signals.get("loss")) if not parts else {}
+        for of_set, key in (sets | parts | sets_of(columns)).items():
             if columns[key].present.any():
                 signals[of_set], keys[of_set] = columns[key], key
         self._watch_parts(columns, signals, keys)
@@ -912,9 +918,33 @@ class LogTable:
         }
 
     def _terms(self, columns: Iterable[str]) -> list[str]:
-        """Return what a total may be made of: losses by their names, else numbers of training."""
-        named = [k for k in columns if self._stands_in(k)]
-        return named or [k for k in columns if self._cells[k].role == "other" and of_training(k)]
+        """Return what a total may be made of: losses by their names, else numbers of training.
+
+        Else numbers under other names, if two of them are of what is learned: by their names, or as
+        they stand again on held-out data. The parts of a time add up, too.
+        """
+        columns = list(columns)
+        others = [k for k in columns if self._cells[k].role == "other"]
+        named = [k for k in columns if self._stands_in(k)] or [k for k in others if of_training(k)]
+        if named:
+            return named
+        tested = {trained_beside(k) for k in columns} - {""}
+        plain = [k for k in others if not trained_beside(k)]
+        learned = [k for k in plain if is_part(k) or _as_path(k) in tested]
+        return plain if len(learned) >= _LEAST_LEARNED else []
+
+    def _sets_alone(self, columns: Mapping[str, Column], loss: Column | None) -> dict[str, str]:
+        """Return `val_loss/SET` -> key of losses that are named by their held-out sets alone."""
+        named = {s: k for k in columns if self._cells[k].role == "other" and (s := set_alone(k))}
+        # `val_gap` beside `train_gap` is a metric of both.
+        trained = {_as_path(k).removeprefix("train/") for k in columns if not trained_beside(k)}
+        named = {s: k for s, k in named.items() if trained_beside(k) not in trained}
+        if loss is None or not named:
+            return {}
+        level = since_then(loss)
+        here = {s: columns[k].present for s, k in named.items()}
+        values = {s: (columns[k].values[here[s]], level[here[s]]) for s, k in named.items()}
+        return {s: named[s] for s in losses_by_set(values)}
 
     def _stands_in(self, key: str) -> bool:
         role = self._cells[key].role
@@ -1084,6 +1114,21 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
         # A row that only adds signals to its step continues the row before.
         again &= column.present[rows[1:]] | ~column.present[rows[:-1]]
     return [int(row) for row in rows[1:][again]]
+
+
+def _as_path(key: str) -> str:
+    """Return the words of a key as `trained_beside` gives them."""
+    return "/".join(w for w in re.split(r"[^a-z0-9]+", normalise(key)) if w)
+
+
+def _tested(parts: Mapping[str, str], columns: Iterable[str]) -> dict[str, str]:
+    """Return `val_loss/PART` -> key of the parts of a loss that stand again on held-out data."""
+    held_out = {trained_beside(k): k for k in columns if trained_beside(k)}
+    return {
+        f"val_loss/{name.partition('/')[2]}": held_out[_as_path(key)]
+        for name, key in parts.items()
+        if _as_path(key) in held_out
+    }
 
 
 def _rank(key: str, name: str, column: Column) -> tuple[int, ...]:

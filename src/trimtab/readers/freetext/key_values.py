@@ -27,6 +27,7 @@ from trimtab.readers.freetext.keys import (
     without_trailing,
     written_as_rate,
 )
+from trimtab.readers.held_out_sets import name_of_set
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.other_columns import MAX_CANDIDATES, TIME_BESIDE, may_be_measured
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
@@ -283,6 +284,7 @@ class _LineParse:
         self._take_pair()
         self._take_score()
         self._take_evaluation()
+        self._take_sets()
         self._take_layers()
         self._take_settings()
         self._take_time()
@@ -328,6 +330,22 @@ class _LineParse:
             else f
             for f in self.result
         ]
+
+    def _take_sets(self) -> None:
+        """Read `eval @ 1000: en 5.59  de 5.91` as what may be the losses of several held-out sets."""
+        if any(f.kind == "signal" for f in self.result):
+            return
+        found = {
+            key: name
+            for key, i in self.unread.items()
+            if re.search(r"\.|nan|inf", self.numbers[i], re.IGNORECASE)
+            and (name := name_of_set(key))
+        }
+        if len(found) < _MIN_PARTS or len(found) < len(self.unread):
+            return
+        if self._in_held_out(min(self.unread[key] for key in found)):
+            for key, name in found.items():
+                self._add(Field("signal", key, name, self.unread.pop(key), 1.0, 12))
 
     def _take_layers(self) -> None:
         """Read gradient norms by layer, two or more of them beside each other."""

@@ -20,6 +20,7 @@ from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_ran
 from trimtab.readers.freetext.runs import part_runs
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
+from trimtab.readers.held_out_sets import losses_by_set, since_then
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.other_columns import others_of
 from trimtab.readers.part_losses import (
@@ -73,6 +74,7 @@ _MIN_BEYOND = 0.1
 _BETTER = 1.2
 """Times the first of them, that the last scores are at least. Ours."""
 _SPACY = "loss tok2vec"
+_OF_SETS = "val_loss/"
 _SCORES = frozenset({"eval_score", "eval_error"})
 _TIMES = frozenset({"step_time_s", "throughput"})
 _MIN_WHOLE = 0.8
@@ -358,8 +360,11 @@ class _Draft:
         ]
         steps, lines = self.position.place, self.rows.lines
         added: list[tuple[int, float, str, float]] = []
-        for name in dict.fromkeys(f.name for f in extra):
-            added.extend(self._from_other_lines(name))
+        names = list(dict.fromkeys(f.name for f in extra))
+        sets = self._sets_alone([name for name in names if name.startswith(_OF_SETS)])
+        for name in names:
+            if name in sets or not name.startswith(_OF_SETS):
+                added.extend(self._from_other_lines(name))
         self._run_starts = self.rows.run_starts()
         if not added:
             return steps, self.signals
@@ -387,6 +392,20 @@ class _Draft:
             columns[name] = column
         return place, columns
 
+    def _sets_alone(self, names: Sequence[str]) -> list[str]:
+        """Return which signals of held-out sets that are named alone are losses."""
+        loss = self.signals.get("loss")
+        if loss is None or not names:
+            return []
+        level = since_then(loss)
+        found: dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]] = {}
+        for name in names:
+            side = gather([s for s in self.others if any(f.name == name for f in s.fields)])
+            column = next(c for f, c in side.of_kind("signal") if f.name == name)
+            row = np.searchsorted(self.rows.lines, side.lines, side="right") - 1
+            found[name] = column.values, np.where(row >= 0, level[np.maximum(row, 0)], np.nan)
+        return losses_by_set(found)
+
     def _from_other_lines(self, name: str) -> list[tuple[int, float, str, float]]:
         """Return (line, step, name, value) of a signal on lines without a training loss.
 
@@ -401,7 +420,7 @@ class _Draft:
         at = np.flatnonzero(column.present)
         own = self._own_step(side)
         where = np.searchsorted(self.rows.lines, side.lines[at], side="right") - 1
-        if name in HELD_OUT:
+        if name in HELD_OUT or name.startswith(_OF_SETS):
             found = self._validation(side, column, at, where, own)
             # A score that is printed once or twice is that of a last report.
             if name in _SCORES and len({step for _, step, _, _ in found}) < _MIN_ROWS:
