@@ -17,6 +17,8 @@ from trimtab.record import RunRecord
 from trimtab.report.html import page_data
 from trimtab.testing.tr8_104b import print_log
 
+FALLING = [0.3 + 2 * 0.93**i for i in range(60)]
+
 
 def history() -> dict[str, list[float]]:
     rng = np.random.default_rng(7)
@@ -97,3 +99,21 @@ def test_a_history_that_is_printed_behind_a_word_is_read(label: str, tmp_path: P
     record = read_run(path)
     assert record.columns["loss"].logged().tolist() == loss
     assert "val_loss" in record.columns
+
+
+# Keras: `history.history`, a list per metric with a value an epoch.
+def test_the_history_of_keras_counts_epochs(tmp_path: Path) -> None:
+    path = tmp_path / "history.json"
+    columns = {
+        "loss": FALLING,
+        "acc": [1 - x / 4 for x in FALLING],
+        "val_loss": [x + 0.1 for x in FALLING],
+    }
+    path.write_text(json.dumps(columns))
+    record = read_run(path)
+    assert (record.axis, record.step[0], record.num_rows) == ("epoch", 1, 60)
+    assert any("an epoch" in note for note in record.notes)
+    # Nothing says that a list of losses alone is of epochs.
+    other = tmp_path / "losses.json"
+    other.write_text(json.dumps({"loss": FALLING, "lr": FALLING}))
+    assert read_run(other).axis == "row"

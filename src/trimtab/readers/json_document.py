@@ -40,6 +40,7 @@ from trimtab.readers.long_form import (
 from trimtab.readers.numbers import counted
 from trimtab.readers.own_steps import placed
 from trimtab.readers.table import LogTable, is_known_key, is_step_key
+from trimtab.readers.table_axis import is_inner_step, may_count_rows
 from trimtab.readers.tags import tag_of_file
 from trimtab.readers.whole import read_whole
 from trimtab.record import RunRecord
@@ -385,11 +386,30 @@ def _fill_columns(table: LogTable, part: dict[str, list[object]]) -> None:
         table.notes.extend(found.notes)
         fill_series(table, found.series, counted_by=found.axis)
         return
+    by_epoch = _is_of_epochs(lists, table.source)
+    if by_epoch:
+        table.notes.append("lists of a history: each value is taken for that of an epoch, from 1")
     for row in range(max(map(len, columns.values()))):
+        if by_epoch:
+            table.put("epoch", row + 1, row + 1)
         for key, values in columns.items():
             if row < len(values):
                 table.put(key, values[row], row + 1)
         table.end_row()
+
+
+def _is_of_epochs(lists: Mapping[str, list[object]], source: str) -> bool:
+    """Whether lists are a history as Keras keeps it: each metric again on held-out data.
+
+    All of one length, and none of them counts. A file that is called so may have no held-out data.
+    """
+    if any(is_step_key(k) or is_inner_step(k) or may_count_rows(k) for k in lists):
+        return False
+    if len(set(map(len, lists.values()))) != 1:
+        return False
+    tested = [k for k in lists if k.startswith("val_")]
+    paired = bool(tested) and all(k.removeprefix("val_") in lists for k in tested)
+    return paired or (not tested and "history" in Path(source).stem.lower())
 
 
 def _fill_by_step(table: LogTable, part: dict[str, dict[float, object]]) -> None:
