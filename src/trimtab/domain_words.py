@@ -104,7 +104,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
             "roc_auc|auc_roc|roc_auc_score|auprc|aupr|pr_auc|average_precision|ndcg|ndcg@5|ndcg@10|"
             "ndcg@20|ndcg@100|mrr|mrr@10|hit_rate|hit@10|hr@10|recall@10|recall@20|recall@1|"
             "recall@5|r@1|success_rate|win_rate|pass@1|mcc|matthews_correlation|kappa|"
-            "cohen_kappa|balanced_accuracy|macc|aacc",
+            "cohen_kappa|balanced_accuracy|macc|aacc|knn_acc|knn_accuracy|knn_top1|knn@1|knn@5|knn@10|knn@20|knn@200",
             alone="map|ap|ap50|em|r2|r2_score|normalized_score|d4rl_normalized_score|pearson|spearman|spearmanr|recall|precision|score|"
             "top5|acc5|top5_acc|top1_acc|acc_top1|acc@1",
         )

@@ -19,6 +19,7 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | archives, notebooks, pages | `containers`                                                |
 | directories of any of them | `folders`                                                   |
 | numbers under unknown names| `by_course`                                                 |
+| held-out sets named alone  | `held_out_sets`                                             |
 | trimtab's own directory    | `rundir`, `layers`                                          |
 
 `stamps` reads the times that lines begin with, `clock_columns` those of a column. `summands` tells

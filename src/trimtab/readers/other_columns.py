@@ -35,6 +35,8 @@ TIME_BESIDE = {"time": True, "data time": False}
 """Keys that say beside each other which is the time of a step: so mmengine and detectron2 write."""
 LEAST_VALUES, LEAST_SHARE = 48, 0.5
 """Numbers, and of the rows."""
+LEAST_OF_MEMORY = 16
+"""Numbers of memory in use, which a few epochs show to grow."""
 LEAST_SELDOM = 4
 """Numbers."""
 MOVES, MOST_UP = 0.1, 0.98
@@ -99,7 +101,8 @@ def is_seldom(column: Column) -> bool:
 def is_measured(column: Column, key: str) -> bool:
     """Whether the numbers under a key are measured, by what they do."""
     values = column.logged()
-    if len(values) < LEAST_VALUES:
+    is_memory = MEMORY.search(key.lower()) is not None
+    if len(values) < (LEAST_OF_MEMORY if is_memory else LEAST_VALUES):
         return False
     if len(values) < LEAST_SHARE * len(column.values):
         # One that stops being written was there in each row before.
@@ -107,10 +110,7 @@ def is_measured(column: Column, key: str) -> bool:
         if not column.present[begun : begun + len(values)].all():
             return False
     finite = values[np.isfinite(values)]
-    if len(finite) < LEAST_VALUES // 2:
+    if len(finite) < (LEAST_OF_MEMORY if is_memory else LEAST_VALUES) // 2:
         return False
     moves = np.diff(finite)
-    return bool(
-        np.mean(moves != 0) >= MOVES
-        and (MEMORY.search(key.lower()) or np.mean(moves >= 0) < MOST_UP)
-    )
+    return bool(np.mean(moves != 0) >= MOVES and (is_memory or np.mean(moves >= 0) < MOST_UP))

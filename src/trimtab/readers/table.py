@@ -76,6 +76,7 @@ from trimtab.readers.table_axis import (
     oldest_first,
 )
 from trimtab.readers.tags import (
+    distilled_beside,
     held_out_merit,
     is_called_total,
     of_training,
@@ -758,6 +759,8 @@ class LogTable:
         if is_called_total(whole):
             parts = parts_of_total(values, whole, self._terms(columns))
             parts |= _tested(parts, columns)
+        plain = [k for k in columns if self._cells[k].role == "other" and k not in keys.values()]
+        parts |= distilled_beside(whole, plain) if whole else {}
         sets = self._sets_alone(columns, signals.get("loss")) if not parts else {}
         for of_set, key in (sets | parts | sets_of(columns)).items():
             if columns[key].present.any():

@@ -24,6 +24,7 @@ from trimtab.vocabulary import canonical, normalise
 __all__ = [
     "OF_A_TOTAL",
     "choose_tags",
+    "distilled_beside",
     "held_out_merit",
     "is_called_total",
     "is_of_an_agent",
@@ -319,6 +320,11 @@ OF_A_TOTAL = frozenset(
     {"aux_loss", "latent_kl", "policy_kl", "recon_loss", "router_z_loss", "policy_entropy"}
 )
 """Signals that may be added to a total, beside its parts without a signal."""
+_DISTILLED = frozenset({"kd", "distill", "distil", "distillation"})
+_OF_FEATURES = frozenset(
+    {"hint", "hints", "ce", "hard", "soft", "feat", "feats", "feature", "attn"}
+)
+"""What a student learns beside the answers of its teacher, where those stand beside it."""
 _NOT_FALLING = frozenset(
     [
         "actor",
@@ -557,6 +563,23 @@ def _terms_beside(tags: Iterable[str], first: str) -> dict[str, str]:
         if tag != first and _part_words(name).isdisjoint((_NO_SET - _TERMS) | _NO_PART)
     }
     return dict(sorted(terms.items())[:_MOST_SETS])
+
+
+def distilled_beside(loss: str, keys: Iterable[str]) -> dict[str, str]:
+    """Return `loss/TERM` -> key of the terms of a distillation, by their names alone.
+
+    Example:
+        >>> distilled_beside("ce", ["kd", "hint", "lr"])
+        {'loss/kd': 'kd', 'loss/hint': 'hint'}
+        >>> distilled_beside("ce", ["hint"])
+        {}
+    """
+    named = {k: frozenset(_words(k)) - TRAINING_SETS for k in keys if k != loss}
+    from_teacher = any(words <= _DISTILLED and words for words in named.values())
+    if not from_teacher and not frozenset(_words(loss)) & _DISTILLED:
+        return {}
+    terms = {k: w for k, w in named.items() if len(w) == 1 and w <= _DISTILLED | _OF_FEATURES}
+    return {f"loss/{next(iter(words))}": key for key, words in terms.items()}
 
 
 def _name_of_part(tag: str) -> str:

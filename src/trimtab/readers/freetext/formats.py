@@ -71,6 +71,10 @@ TEXT_FORMATS: tuple[TextReader, ...] = (
         name="timm",
         looks_for="timm lines (`Train: 0 [  50/1251 (  4%)]  Loss: 6.9`)",
         pattern=rb"Train: \d+ \[\s*\d+/\d+ \(\s*\d+%\)\]\s+Loss:",
+        keys={
+            "time": Meaning("signal", "step_time_s"),
+            "data": Meaning("signal", "data_time_s"),
+        },
     ),
     TextReader(
         name="darknet",

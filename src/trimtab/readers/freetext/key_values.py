@@ -19,6 +19,7 @@ from trimtab.readers.freetext.keys import (
     bare_split,
     counts_episodes,
     is_held_out,
+    is_method,
     is_part,
     is_whole,
     meaning,
@@ -40,6 +41,7 @@ __all__ = [
     "CLOCK",
     "DECIMAL_COMMA_TOKEN",
     "FIRST_OF_SEVERAL",
+    "NAMELESS_SECONDS",
     "NUMBER",
     "PROGRESS_BAR",
     "TOKEN",
@@ -71,6 +73,11 @@ _CLOCK_TOKEN = re.compile(rf"(?:{CLOCK})\Z")
 _OPENERS = " \t[(\"'{$~"
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
+_PER_SECOND = re.compile(r"/s(?:ec)?(?!\w)")
+_OF_A_STEP = ("s/it", "s/iter", "s/step", "s/batch")
+_SECONDS_ALONE = re.compile(r"[ \t]?s(?:ecs?|econds?)?[ \t]*(?:[|,;)]|\Z)")
+NAMELESS_SECONDS = "seconds"
+"""Key of seconds that nothing names, on a line of an epoch."""
 _MEASURE = re.compile(
     r"\s?(?:%|(?:s|secs?|seconds?|[mun\u00b5]s|msecs?|min(?:ute)?s?|h|hrs?|hours?|[kKMGT]?i?B|[kMG]b"
     r"|[A-Za-z]{1,12}(?=/(?:s|sec|second)\b))(?:/[A-Za-z]+)?(?![\w/]))"
@@ -106,11 +113,14 @@ _UNIT_BEHIND = re.compile(
     r"\s*\((?:[A-Za-z%/ ]{1,12}\d?|[A-Za-z ]{0,30}\d{1,6}[A-Za-z ]{0,12}|\d?[eE][-+]?\d+)\)\Z"
 )
 """What belongs to a key in brackets behind it: a unit, `(avg over last 100)`, `(1e-3)`."""
+_AT_TOP = re.compile(r"[A-Za-z]@\Z")
+"""`Acc@5: 90.2`: what is counted among the first five."""
 _OVER_LAST = re.compile(r"\b(?:over|of|for|in) (?:the )?(?:last|past|previous) ?\Z")
 _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 """`loss over the last 50 steps: 2.5`: the 50 belongs to the name."""
 _FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.I)
 """A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
+_MEMORY_IN_USE = re.compile(r"(?:[a-z]+ ){0,2}(?:mem|memory|ram|rss|vram)\s?[MG]i?B\b")
 _MIN_PARTS = 2
 _OF_A_SET = {"loss": "val_loss", "perplexity": "val_perplexity"}
 """What is measured on either data, and its name on held-out data."""
@@ -209,6 +219,8 @@ class _LineParse:
         self.unread: dict[str, int] = {}
         self.letters: dict[str, int] = {}
         """Numbers of the line behind one letter that means something beside another."""
+        self.seconds: list[int] = []
+        """Numbers of seconds that nothing names."""
         self.carried = -1, ""
         """Which number has the key of the count in front of it, and the key."""
         self.num_leads = 0
@@ -272,14 +284,18 @@ class _LineParse:
                 self._add(field)
             elif explicit and key in _GAN_PAIR:
                 self.letters.setdefault(key, i)
+            elif not key and _SECONDS_ALONE.match(self.literals[i + 1]):
+                self.seconds.append(i)
             elif len(key) > 1 and (
                 explicit
+                or _MEMORY_IN_USE.match(f"{key}{self.literals[i + 1]}")
                 or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")
                 or may_state_setting(key)
                 or layer_of_tag(key)
             ):
                 name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
                 self.unread.setdefault(name, i)
+        self._take_means()
         self._take_total()
         self._take_pair()
         self._take_score()
@@ -288,8 +304,20 @@ class _LineParse:
         self._take_layers()
         self._take_settings()
         self._take_time()
+        self._take_spread()
+        self._take_seconds()
         self._take_others()
         return tuple(self.result)
+
+    def _take_means(self) -> None:
+        """Read of `Loss: 5.48 (5.53)` of held-out data the mean in brackets, not the last batch."""
+        for k, f in enumerate(self.result):
+            i = f.index + 1
+            if f.name not in ("val_loss", "eval_score") or not 0 < i < len(self.numbers):
+                continue
+            begins = self.held_out and self.literals[i].strip() == "("
+            if begins and self.literals[i + 1].lstrip().startswith(")"):
+                self.result[k] = replace(f, index=i)
 
     def _take_pair(self) -> None:
         """Read `D: 0.1 | G: 0.2` as the losses of two nets, where no other loss is named."""
@@ -368,6 +396,21 @@ class _LineParse:
             for key in (k for k, is_step in TIME_BESIDE.items() if is_step):
                 self._add(Field("signal", key, "step_time_s", self.unread.pop(key), 1.0, 4))
 
+    def _take_spread(self) -> None:
+        """Read `std` beside the loss of a self-supervised method as that of its representations."""
+        if "std" in self.unread and any(f.name == "loss" and is_method(f.key) for f in self.result):
+            self._add(Field("signal", "std", "embedding_std", self.unread.pop("std"), 1.0, 3))
+
+    def _take_seconds(self) -> None:
+        """Read seconds without a name as those of the epoch that the line counts, and no step."""
+        kinds = {f.kind for f in self.result}
+        names = {f.name for f in self.result}
+        timed = not names.isdisjoint(("step_time_s", "throughput"))
+        of_epoch = "epoch" in kinds and kinds.isdisjoint(("step", "maybe-step", "counter"))
+        if len(self.seconds) == 1 and "loss" in names and of_epoch and not timed:
+            only = self.seconds[0]
+            self._add(Field("signal", NAMELESS_SECONDS, "step_time_s", only, 1.0, 8))
+
     def _take_others(self) -> None:
         """Read keys beside a loss that nobody knows as numbers of their own."""
         if any(f.kind == "signal" and f.name == "loss" for f in self.result):
@@ -387,7 +430,8 @@ class _LineParse:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
         if i == self.carried[0]:
             return self.carried[1], True
-        if i and _NUMBER_IN_KEY.match(left):
+        at_top = i and left.strip() in (":", "=") and _AT_TOP.search(self.literals[i - 1])
+        if i and (at_top or _NUMBER_IN_KEY.match(left)):
             left = self._with_number(i) + left
         elif i and left.strip() in _SIGNS_OF_VALUE and (named := self._named_in_front(i)):
             key = _last_segment(_ASIDE.sub("", named[1]))
@@ -408,7 +452,7 @@ class _LineParse:
     def _with_number(self, i: int) -> str:
         """Return the text in front of the number before, and that number, as they stand."""
         text = self.literals[i - 1]
-        return f"{text}{' ' if text[-1:].isalpha() else ''}{self.numbers[i - 1]}"
+        return f"{text}{' ' if text[-1:].isalpha() else ''}{self.numbers[i - 1].strip()}"
 
     def _named_in_front(self, i: int) -> re.Match[str] | None:
         """Return the name of a value in front of the count, or the two counts, before it."""
@@ -420,6 +464,8 @@ class _LineParse:
         right = self.literals[i + 1]
         if i + 1 == len(self.numbers) or not right.rstrip().endswith((":", "=")):
             return False
+        if _AT_TOP.search(left):
+            return right.strip() in (":", "=")
         if _OVER_LAST.search(left):
             return _BEHIND_COUNT.match(right) is not None
         bracket = _BRACKET.search(left)
@@ -450,7 +496,7 @@ class _LineParse:
     def _left(self, i: int) -> str:
         """Return the text in front of a number without the unit of the one before."""
         left = self.literals[i]
-        if i and (unit := _UNIT.match(left)) is not None:
+        if i and (unit := _UNIT.match(left) or _PER_SECOND.match(left)) is not None:
             left = left[unit.end() :]
         return left
 
@@ -551,6 +597,9 @@ class _LineParse:
             return True
         again = any(f.name == name for f in self.result)
         tested = any(f.name == "val_loss" for f in self.result)
+        # What the line says of its loss holds for the shares behind that.
+        if name == "accuracy" and self.held_out and tested:
+            return not any(f.name in ("loss", "eval_score") for f in self.result)
         return again and tested and not any(f.name == "eval_score" for f in self.result)
 
     def _of_training(self, key: str, i: int) -> bool:
@@ -570,6 +619,8 @@ class _LineParse:
     def _behind(self, i: int) -> Field | None:
         """Read `260 batches |`, `2.3 avg loss,`, `712 ms |` and `(6308 img/s)`."""
         right = self.literals[i + 1]
+        if _PER_SECOND.match(right):
+            return Field("signal", "per second", "throughput", i, 1.0, 2)
         last = i + 1 == len(self.numbers)
         match = _AFTER.match(right)
         if match is None or (not last and match.end() == len(right) and right[-1:] not in "|,;)"):
@@ -577,6 +628,8 @@ class _LineParse:
         key = normalise(match[1])
         if key in ("ms", "msec"):
             return Field("signal", "ms", "step_time_s", i, 1e-3, 1)
+        if key in _OF_A_STEP and self.literals[i].endswith("("):
+            return Field("signal", key, "step_time_s", i, 1.0, 2)
         if key in _AFTER_STEPS:
             return Field("step", key, "batches", i, 1.0, 2)
         found, full = self._meaning(match[1], i)

@@ -38,6 +38,7 @@ __all__ = [
     "is_adversarial",
     "is_bare",
     "is_held_out",
+    "is_method",
     "is_of_critic",
     "is_part",
     "is_whole",
@@ -258,6 +259,10 @@ _STAND_INS = frozenset(
         "smooth_l1",
     ]
 )
+_METHODS = frozenset(
+    {"byol", "infonce", "moco", "nt xent", "ntxent", "simclr", "simsiam", "vicreg"}
+)
+"""Methods of self-supervised training, of which each has a loss that is called as it is."""
 _VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
 """Aliases that mean a signal only without a word in front of them."""
 _TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\b")
@@ -440,6 +445,18 @@ def score_place(key: str) -> int | None:
     return len(SCORE_KEYS) if is_mean_score(text) else None
 
 
+def is_method(key: str) -> bool:
+    """Whether a key is the name of a method of self-supervised training.
+
+    Example:
+        >>> is_method("train/simsiam"), is_method("moco_momentum")
+        (True, False)
+    """
+    leaf = normalise(key).rpartition("/")[2]
+    words = [w for w in leaf.split() if w not in TRAINING_SETS and w != "loss"]
+    return " ".join(words) in _METHODS
+
+
 def is_held_out(text: str) -> bool:
     """Whether a piece of text is about validation data."""
     return not _HELD_OUT.isdisjoint(_words_of(text)) or _OF_OTHERS.search(text) is not None
@@ -615,6 +632,8 @@ def _guessed_loss(text: str) -> Meaning | None:
     while len(words) > 1 and words[-1] in TRAINING_SETS | _HELD_OUT_KEYS:
         text, words = text[: text.rindex(words[-1])].rstrip(" /"), words[:-1]
     joined = "_" + re.sub(r"[\s\-/]", "_", text)
+    if is_method(text):
+        return Meaning("signal", "val_loss" if held_out else "loss", _STAGE)
     stand_in = any(joined.endswith(f"_{s}") for s in _STAND_INS) or words[-1:] == ["crossentropy"]
     if stand_in and not _NO_MEASUREMENT.intersection(words):
         if not held_out:

@@ -12,6 +12,7 @@ from trimtab.readers.freetext.announced import part_announced, part_other_bars
 from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
 from trimtab.readers.freetext.changes import ChangeLine, changes_of
 from trimtab.readers.freetext.few_lines import AreRecords
+from trimtab.readers.freetext.key_values import NAMELESS_SECONDS
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
 from trimtab.readers.freetext.restarts import Restart, RestartLine, restarts_of
 from trimtab.readers.freetext.row_clocks import CLOCK_NOTE, RowClocks
@@ -36,6 +37,7 @@ from trimtab.readers.runs_in_file import Marks
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, settings_in
 from trimtab.readers.tags import (
     OF_A_TOTAL,
+    distilled_beside,
     held_out_merit,
     parts_of,
     terms_of,
@@ -266,6 +268,9 @@ class _Draft:
                 continue
             if field.name == "loss" and field.key != self.key:
                 continue
+            # Seconds since the start never fall, and nothing says that these are of the epoch.
+            if field.key == NAMELESS_SECONDS and (np.diff(column.logged()) >= 0).all():
+                continue
             merit = (*_merit(field, column), -alias_place(field.key))
             if field.name not in best or merit > best[field.name][0]:
                 best[field.name] = merit, field, column
@@ -285,13 +290,24 @@ class _Draft:
                     self.signals["eval_score"], self.keys["eval_score"] = column, field.key
                 continue
             self.signals[name], self.keys[name] = column, field.key
+        if loss is not None and not is_bare(self.rows.fields["signal", self.key].doubt):
+            self._take_scores_by_set(loss)
         if STAGE in self.signals:
             settings[self.keys[STAGE]] = self.signals[STAGE]
         if (stated := settings_in(settings, self._announced)) is not None:
             self.keys[STATED_SETTING], self.signals[STATED_SETTING] = stated
         for name, (key, column) in others_of(others, np.arange(self.rows.num), self.keys).items():
             self.signals[name], self.keys[name] = column, key
-        columns = {f.key: c for f, c in self.rows.of_kind("signal") if f.name == "loss"}
+        for name, key in distilled_beside(self.key, others).items():
+            self.signals[name], self.keys[name] = others[key], key
+            self.signals.pop(OTHER + key, None)
+            self.keys.pop(OTHER + key, None)
+        scores = {k for n, k in self.keys.items() if n == "accuracy"}
+        columns = {
+            f.key: c
+            for f, c in self.rows.of_kind("signal")
+            if f.name == "loss" and f.key not in scores
+        }
         if self.name == "loss":
             columns |= self._losses_nearby(columns)
         beside = {f.key: c for f, c in self.rows.of_kind("signal") if f.name in OF_A_TOTAL}
@@ -324,6 +340,18 @@ class _Draft:
         self.watched = found.keys
         if found.broken is not None:
             self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
+
+    def _take_scores_by_set(self, loss: Column) -> None:
+        """Read `Train: 0.91, Val: 0.87, Test: 0.86` beside a loss: what rises is an accuracy.
+
+        That of a second held-out set is a number of its own.
+        """
+        for f, column in self.rows.of_kind("signal"):
+            if not is_bare(f.doubt) or f.key in self.keys.values() or not rises(column, loss):
+                continue
+            name = "accuracy" if f.name == "loss" else OTHER + f.key
+            if name not in self.signals and ("eval_score" in self.signals or f.name == "loss"):
+                self.signals[name], self.keys[name] = column, f.key
 
     def _losses_nearby(self, known: Collection[str]) -> dict[str, Column]:
         """Return other losses of records that take several lines, one value for each row."""
