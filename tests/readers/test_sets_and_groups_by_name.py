@@ -134,3 +134,14 @@ def test_the_largest_is_read_where_no_mean_stands(tmp_path: Path) -> None:
         "step_time_max": 1.2 + 0 * STEP,
     }
     assert read_run(table(tmp_path, columns, ",")).keys["step_time_s"] == "step_time_max"
+
+
+def test_rates_by_part_of_the_model_in_text(tmp_path: Path) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(
+            f"step {i} loss {x:.4f} lr_backbone {0 if i < 30 else 5e-4:.1e} lr_head 5.0e-04\n"
+            for i, x in enumerate(FALLING)
+        )
+    )
+    assert read_run(path).keys["lr"] == "lr head"

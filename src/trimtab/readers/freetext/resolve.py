@@ -271,7 +271,9 @@ class _Draft:
             # Seconds since the start never fall, and nothing says that these are of the epoch.
             if field.key == NAMELESS_SECONDS and (np.diff(column.logged()) >= 0).all():
                 continue
-            merit = (*_merit(field, column), -alias_place(field.key))
+            # Of groups of parameters the one that is trained: a frozen one has a rate of 0.
+            learns = int((column.logged() > 0).sum()) if field.name == "lr" else 0
+            merit = (*_merit(field, column), -alias_place(field.key), learns)
             if field.name not in best or merit > best[field.name][0]:
                 best[field.name] = merit, field, column
         loss = best["loss"][2] if "loss" in best else None
