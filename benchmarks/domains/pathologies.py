@@ -249,7 +249,7 @@ def _quantization(c: Courses, g: Floats, rng: np.random.Generator) -> None:
 def _generator_left_behind(c: Courses, g: Floats, rng: np.random.Generator) -> None:
     left = g > 0
     c["discriminator_loss"] = c["discriminator_loss"] * np.where(left, 0.35, 1.0)
-    c["generator_loss"] = c["generator_loss"] * np.where(left, 3.5 + 4.0 * g, 1.0)
+    c["generator_loss"] = c["generator_loss"] * np.where(left, 3.5 + 8.0 * g, 1.0)
 
 
 def _discriminator_wins(c: Courses, g: Floats, rng: np.random.Generator) -> None:

@@ -30,7 +30,7 @@ HELD_OUT_SETS = _set(
     "val valid vali validation vld va eval evaluation test testing tst te dev heldout holdout unseen"
 )
 """Words for data that nothing is learned from, as `normalise` gives them."""
-LOSS_FUNCTIONS = _set("bce bpr crossentropy deviance logloss mae mse msle nll rmse rmsle xent")
+LOSS_FUNCTIONS = _set("bce bpr crossentropy ctc deviance logloss mae mse msle nll rmse rmsle xent")
 """Words for what a loss is counted with, which may be all that it is called by."""
 TRAINING_SETS = _set("train training trn tr")
 _HELD_OUT = re.compile(r"(?<![a-z])(h[eo]ld)[ _-]out(?![a-z])")

@@ -83,6 +83,13 @@ _THROUGHPUT = (
         for per in ("/s", "/sec", "/second", "_per_s", "_per_sec", "_per_second")
         for of in ("", "/gpu", "/device", "_per_gpu", "_per_device")
     ),
+    *(
+        f"{what}{per}"
+        for what in ("it", "its", "iter", "iters", "iterations", "step", "steps", "batches")
+        for per in ("/s", "/sec", "/second", "_s", "_per_s", "_per_sec", "_per_second")
+        # `step_s` is the time of one.
+        if (what, per) not in (("step", "_s"), ("iter", "_s"), ("steps", "_s"))
+    ),
 )
 _DATA_TIMES = (
     "data_time",

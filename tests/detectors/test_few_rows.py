@@ -304,7 +304,7 @@ def test_a_row_that_sets_a_fast_fall_back_is_told_though_it_is_won_back(row: int
 def _overfits(train: list[float], val: list[float], **more: Floats) -> bool:
     columns = {"loss": np.array(train), "val_loss": np.array(val), **more}
     found = few_rows_findings(record_of(np.arange(float(len(train))), columns))
-    return any(f.kind == "overfitting" for f in found)
+    return any(f.kind == "overfitting" and f.severity == "warning" for f in found)
 
 
 def test_five_evaluations_that_only_get_worse_are_overfitting() -> None:

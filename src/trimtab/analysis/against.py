@@ -53,10 +53,15 @@ def against_findings(record: RunRecord, reference: RunRecord, name: str) -> tupl
     found = [_finding(record, own, a, b, p, name, sigma) for p in worse]
     for p, f in zip(worse, tuple(found), strict=True):
         upto = slice(p.last + 1)
+        gap = (b - a)[max(0, p.first - MIN_ROWS) : p.first]
+        if len(gap) >= MIN_ROWS and float(np.nanmedian(gap)) < _LEADS * p.gap:
+            continue  # it differed before, and the losses did not
         found += _settings(record, reference, f, own[upto], theirs[upto], name)
     return tuple(found)
 
 
+_LEADS = 0.1
+"""Of the gap, by which the losses lie apart just before they part, where a setting parts them. Ours."""
 _DIFFERS = 0.02
 """Share by which a setting must differ: less is a schedule that is a row further. Ours."""
 _END_ROWS = 32

@@ -233,7 +233,9 @@ def _statement(rule: EvidenceRule) -> str:
     if rule.text.count("{") > 1 or rule.text.startswith("{"):
         doc = (rule.strength.__doc__ or "").partition("\n")[0].rstrip(".")
         if doc:
-            return doc[:1].lower() + doc[1:]
+            return re.sub(
+                r"^(?:return|yield)s? 1(?:\.0)? (?:where|when) ", "", doc[:1].lower() + doc[1:]
+            )
     return re.sub(r"\{[^{}]*\}", "…", rule.text)
 
 

@@ -26,6 +26,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
+from trimtab.trend import kendall_score
 
 __all__ = ["cut_early_findings"]
 
@@ -34,7 +35,8 @@ Rows = NDArray[np.intp]
 
 SMALL, EARLY, REST = 0.05, 0.2, 30
 FELL, SIGMA, MOVES = 0.1, 4.0, 0.05
-FLOOR, OVER, OVER_ROWS = 0.01, 0.6, 100
+FLOOR, OVER, OVER_ROWS, SMOOTH, GAINS, GAIN = 0.01, 0.6, 100, 10, 2.0, 0.02
+HELD_OUT = {"val_loss": -1.0, "eval_error": -1.0, "eval_score": 1.0}
 BEFORE, EDGE = 3, 8
 """Fewest rows before the cut; and what share of the rest is each end of it. All bars are ours."""
 
@@ -105,6 +107,17 @@ def _over(record: RunRecord, rows: Rows, y: Floats, lr: Floats) -> Finding | Non
     # Step by step it came there, and from a peak that lasted: a finder and a warm-up are none.
     if small < BEFORE or abs(first - last) > MOVES * abs(last):
         return None
+    down = lr[int(np.flatnonzero(lr == lr.max())[-1]) : small + 1]
+    # In jumps it is a plan, or a rule that waits until nothing moves; a printed 0.00001 is rounding.
+    printed = float(np.diff(np.unique(lr)).min())
+    if len(np.unique(down)) < SMOOTH or (np.diff(down) > 0).any() or printed >= lr[-1]:
+        return None
+    near = y[small // 2 : small]
+    third = len(near) // 3
+    if median(near[:third]) - median(near[-third:]) <= MOVES * abs(last):
+        return None  # it had converged before its rate was gone
+    if any(_goes_on(record, name, sign, rows[small:]) for name, sign in HELD_OUT.items()):
+        return None
     return finding_at(
         record,
         detector="rate-ended",
@@ -124,6 +137,20 @@ def _over(record: RunRecord, rows: Rows, y: Floats, lr: Floats) -> Finding | Non
             f" {lr.max():.3g} at its peak, and the loss has hardly moved (in hindsight)"
         ),
     )
+
+
+def _goes_on(record: RunRecord, name: str, sign: float, rest: Rows) -> bool:
+    """Whether something held out still gets better."""
+    column = record.columns.get(name)
+    if column is None:
+        return False
+    values = sign * column.values[column.finite_rows(slice(int(rest[0]), int(rest[-1]) + 1))]
+    values = values[:: len(values) // 64 + 1]
+    if len(values) < BEFORE or kendall_score(values) < GAINS:
+        return False
+    third = -(-len(values) // 3)
+    gain = median(values[-third:]) - median(values[:third])
+    return gain >= GAIN * float(np.abs(values).mean())
 
 
 def _stood(record: RunRecord, before: Rows) -> bool:

@@ -21,7 +21,8 @@ from trimtab.detectors.overfitting import OverfittingDetector
 from trimtab.detectors.record_finding import finding_at
 from trimtab.readers.tags import set_of_tag
 from trimtab.record import RunRecord
-from trimtab.signals.robust import dependent_blocks_sigma, median
+from trimtab.signals.robust import dependent_blocks_sigma, difference_sigma, median
+from trimtab.trend import kendall_score
 
 __all__ = ["leaves", "set_findings"]
 
@@ -33,6 +34,9 @@ THRESHOLD = 8.0
 LEAST_SHARE = 0.02
 """Of the level; sets wander by one per cent as their weights in a batch change. Ours."""
 MAX_SETS = 64
+FEWEST_CHECKS, LEAST_RISE, CLEAR, TREND = 10, 0.005, 5.0, 2.0
+"""Evaluations before and since the lowest of a set (half and all of it), share of that by which it
+rises, the same in the noise of one, and the normal score of Kendall's S. Ours."""
 
 
 def set_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -51,7 +55,53 @@ def set_findings(record: RunRecord) -> tuple[Finding, ...]:
             found += _apart(record, trained, span)
         for name in checked:
             found += _checks(record, name, span)
+        found += _left_behind(record, checked, span)
     return tuple(found)
+
+
+def _left_behind(record: RunRecord, names: list[str], span: slice) -> list[Finding]:
+    """Return the sets that get worse since their lowest, slowly, while the others go on."""
+    rows = [record.columns[n].finite_rows(span) for n in names]
+    if len(names) < 2 or min(map(len, rows)) < FEWEST_CHECKS or len({len(r) for r in rows}) > 1:
+        return []
+    values = np.stack([record.columns[n].values[r] for n, r in zip(names, rows, strict=True)])
+    found: list[Finding] = []
+    for i, name in enumerate(names):
+        y, others = values[i], np.median(np.delete(values, i, axis=0), axis=0)
+        k = int(np.argmin(y))
+        since = y[k:]
+        if k < FEWEST_CHECKS // 2 or len(since) <= FEWEST_CHECKS or y.min() <= 0:
+            continue
+        last = max(len(since) // 3, 3)
+        rise = median(since[-last:]) - float(since[0])
+        noise = difference_sigma(np.diff(y, 2), order=2)
+        gone_on = float(others[k] - median(others[-last:]))
+        if rise < max(LEAST_RISE * float(since[0]), CLEAR * noise) or gone_on < 2 * rise:
+            continue
+        if since[-last:].min() <= since[0] + rise / 3 or kendall_score(since) < TREND:
+            continue
+        found.append(
+            finding_at(
+                record,
+                detector="set-left-behind",
+                kind="overfitting",
+                signal=name,
+                severity="warning",
+                row=int(rows[i][-1]),
+                onset_row=int(rows[i][k + 1]),
+                peak_row=int(rows[i][k + int(np.argmax(since))]),
+                value=median(since[-last:]),
+                expected=float(since[0]),
+                score=min(99.0, rise / max(noise, 1e-12)),
+                closed=False,
+                text=(
+                    f"validation loss of {name.partition('/')[2]} {since[0]:.4g} →"
+                    f" {median(since[-last:]):.4g} since its lowest, while the other sets go on:"
+                    " is its data still in the mix? (in hindsight)"
+                ),
+            )
+        )
+    return found
 
 
 def _checks(record: RunRecord, name: str, span: slice) -> list[Finding]:

@@ -10,6 +10,7 @@ In hindsight. The bars are ours.
 """
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
@@ -37,7 +38,9 @@ def data_wait_findings(record: RunRecord) -> tuple[Finding, ...]:
             continue
         taken, waited = steps.values[rows], waits.values[rows]
         usual = median(taken)
-        stalls = (taken > TIMES * usual) & (waited > OF_STEP * taken)
+        stalls = (
+            (taken > TIMES * usual) & (waited > OF_STEP * taken) & ~_begins_an_epoch(record, rows)
+        )
         lost = float((taken[stalls] - usual).sum())
         half = len(rows) // 2
         both = min(int(stalls[:half].sum()), int(stalls[half:].sum())) >= LEAST // 4
@@ -66,3 +69,13 @@ def data_wait_findings(record: RunRecord) -> tuple[Finding, ...]:
             )
         )
     return tuple(found)
+
+
+def _begins_an_epoch(record: RunRecord, rows: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which rows are the first of an epoch, of which others are logged: workers start there."""
+    column = record.columns.get("epochs_seen")
+    place = record.step[rows] if record.axis == "epoch" or column is None else column.values[rows]
+    whole = np.floor(np.nan_to_num(place))
+    first = np.append(False, np.diff(whole) > 0)
+    counts = record.axis == "epoch" or column is not None
+    return first if counts and 2 * int(first.sum()) < len(rows) else np.zeros(len(rows), np.bool_)

@@ -317,6 +317,9 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "is zero": lambda x, _a, _y: x.ordered[0] == x.ordered[-1] == x.high == x.low == 0,
     "stays within": lambda x, a, _: _stays_within(x, a),
     "lies at zero": lambda x, a, _: _lies_at_zero(x, a),
+    "leapt and grows": lambda x, a, _: (
+        x.quarters[1] >= 2 * x.quarters[0] > 0 and x.quarters[2] >= a * x.quarters[1]
+    ),
     "rises on": lambda x, a, _: x.quarters[0] + a * x.sigma < x.quarters[1] < x.quarters[2],
     "near a half": lambda x, a, _: _stands_near(x, a, 0.5),
     "logged": lambda _x, _a, _y: True,

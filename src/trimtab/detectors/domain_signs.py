@@ -665,6 +665,7 @@ _GAN: tuple[DomainSign, ...] = (
         all=(
             _c("generator_loss", "times past", 3.0),
             _c("generator_loss", "sigma above past", 12),
+            _c("generator_loss", "leapt and grows", 1.15),
             _c("discriminator_loss", "share of past", 0.5),
             _c("discriminator_loss", "sigma below best", 8),
         ),
@@ -794,6 +795,7 @@ _SSL: tuple[DomainSign, ...] = (
             # Minus the cosine of two views: at -1 they are one.
             _c("loss", "under", -0.97),
         ),
+        min_rows=24,
         causes=("representation-collapse",),
     ),
 )

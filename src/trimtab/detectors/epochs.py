@@ -50,6 +50,8 @@ ROUND_SIGMA = 6.0
 ROUND_PERIODS = 4
 ROUND_ROWS = 8192
 """Of the end of an attempt, that are searched."""
+LONG_ROUND = 16
+"""Rows of a round that are no list of tasks or steps in time. Ours."""
 SWING_ROWS, SWINGS, BESIDE = 8, (3.0, 5.0), 0.3
 """Rows of a round; times its low, that its high comes to where neighbors are alike and where not; and
 correlation of a row with the next within it, from which on they are. Ours."""
@@ -191,7 +193,7 @@ def _round(record: RunRecord, rows: Rows) -> Finding | None:
     ordered = _is_a_pass(record, tail, period)
     always = ordered or _period(loss[:half]) is not None or half < 2 * period
     onset = int(tail[_sets_in(loss, period)])
-    swing = _swing(loss[half:], period)
+    swing = _swing(loss[half:], period) if ordered or period >= LONG_ROUND else 0.0
     return finding_at(
         record,
         detector="round-and-round" if not swing else "one-order",

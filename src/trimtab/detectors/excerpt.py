@@ -168,8 +168,9 @@ def _beyond_noise(
 
 
 _MEAN = re.compile(r"(?:^|[^a-z])(?:av[gr]|average|running|smooth|ema)(?:[^a-z]|$)")
-SETTLES_ROWS = 32
-"""In which a mean over many steps, which begins with one, comes to its level. Ours."""
+SETTLES_ROWS, SETTLES_BY = 32, 1.6
+"""In which a mean over many steps, which begins with one, comes to its level, and times its lowest.
+Ours."""
 
 
 def _start(
@@ -186,7 +187,8 @@ def _start(
     least = max(math.log(START_RATIO), START_SIGMA * noise)
     found: list[Finding] = []
     begin, stop = 0, min(START_ROWS, len(y))
-    if _MEAN.search(record.keys.get("loss", "").lower()):
+    mean = record.axis != "epoch" and _MEAN.search(record.keys.get("loss", "").lower())
+    if mean and loss[:SETTLES_ROWS].max() < SETTLES_BY * loss[:SETTLES_ROWS].min():
         begin = min(SETTLES_ROWS, stop)
     while begin < stop:
         part = y[begin:stop]

@@ -24,10 +24,10 @@ or does not fall and the loss stays within `OF_TARGETS` times its level.
 begins there is a note if every stage since has its highest losses first, and wears off.
 
 **Data or an objective that is harder**: the training loss rises, and in the two evaluations from there
-on what is held out is better than ever before, by `GAINS` of its lowest and more.
+on what is held out is better than ever before, by `GAINS` of its best and more, and stays so as long.
 
-**A range test**: a rate that grows by one factor from the first row on, a hundredfold and more, and is
-left, looks for the rate; what the loss does meanwhile is asked for.
+**A range test**: a rate that grows by one factor from the first row on, ten thousandfold and more, and
+is left, looks for the rate; what the loss does meanwhile, and is over with it, is asked for.
 
 **Not yet updated**: a loss that is NaN in the first rows alone was of no weights, which would stay so.
 
@@ -94,13 +94,13 @@ WORN_OFF = 0.25
 """Of its rise, that a stage must lose by its end. Ours."""
 OF_TARGETS = 10.0
 """Times its level, that a loss with the return may come to. Ours."""
-GAINS, FEWEST_BEFORE = 0.05, 3
-"""Share of the lowest evaluation; and evaluations before the rise."""
-SWEPT_ROWS, SWEPT, ONE_FACTOR, LEFT = 16, 100.0, 0.1, 0.5
+GAINS, OF_SCORES, FEWEST_BEFORE = 0.05, 0.4, 3
+"""Share of the lowest evaluation, of a score less; and evaluations before the rise."""
+SWEPT_ROWS, SWEPT, ONE_FACTOR, LEFT, BEHIND = 16, 1e4, 0.1, 0.5, 8
 """Rows of a range test, times that its rate grows at least, spread of the logarithm of its steps about
 their middle as a share, and share of its last rate that the next is at most."""
-UNMADE_ROWS, UNMADE_SHARE = 16, 0.1
-"""Most first rows without a loss, or share of all. All ours."""
+UNMADE_ROWS, UNMADE_SHARE = 16, 0.15
+"""Most first rows without a loss, and share of all. All ours."""
 ERRORS = 3.0
 """Standard errors by which the level of a part rises by chance."""
 _NUMERIC, _LEAST_NOISE = 1e-6, 1e-12
@@ -130,7 +130,7 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
     result: list[Finding] = []
     for f in findings:
         why = ""
-        if f.severity != "info" and f.onset_row < swept[int(record.attempt[f.onset_row])]:
+        if f.severity != "info" and _of_a_range_test(record, f, swept):
             why = "a range test: the rate grows by one factor in each row, and is left then"
         elif f.severity != "info" and f.kind == "non-finite" and _unmade(record, f):
             why = "in the first rows alone: nothing was updated yet"
@@ -163,18 +163,22 @@ def as_explained(record: RunRecord, findings: Sequence[Finding]) -> tuple[Findin
 
 def _while_held_out_gains(record: RunRecord, f: Finding) -> bool:
     """Whether evaluations from the rise on are better than any before it."""
-    column = record.columns.get("val_loss")
-    if f.signal != "loss" or column is None:
+    if f.signal != "loss":
         return False
-    rows = column.finite_rows(record.rows_of(int(record.attempt[f.onset_row])))
-    at = int(np.searchsorted(rows, f.onset_row))
-    before, since = column.values[rows[:at]], column.values[rows[at : at + 2]]
-    if len(before) < FEWEST_BEFORE or len(since) < 2:
-        return False
-    if f.end_row is not None and rows[at + 1] > f.end_row:
-        return False
-    low = float(before.min())
-    return bool(since.max() < low - GAINS * abs(low))
+    span = record.rows_of(int(record.attempt[f.onset_row]))
+    last = span.stop - 1 if f.end_row is None else f.end_row
+    for name, sign in (("val_loss", 1.0), ("eval_error", 1.0), ("eval_score", -1.0)):
+        column = record.columns.get(name)
+        rows = np.zeros(0, np.intp) if column is None else column.finite_rows(span)
+        at, stop = np.searchsorted(rows, (f.onset_row, last + 1)).tolist()
+        if column is None or at < FEWEST_BEFORE or stop - at < 2:
+            continue
+        values = sign * column.values[rows]
+        low, since = float(values[:at].min()), values[at:stop]
+        by = GAINS * abs(low) * (1.0 if name == "val_loss" else OF_SCORES)
+        if since[:2].max() < low - by and since.max() < low:
+            return True
+    return False
 
 
 def _swept(record: RunRecord, attempt: int) -> int:
@@ -198,6 +202,17 @@ def _swept(record: RunRecord, attempt: int) -> int:
     return int(rows[stop - 1]) + 1 if one and left else begins
 
 
+def _of_a_range_test(record: RunRecord, f: Finding, swept: Sequence[int]) -> bool:
+    """Whether a finding begins in a range test, and is over with it."""
+    attempt = int(record.attempt[f.onset_row])
+    stop = swept[attempt]
+    if f.onset_row >= stop:
+        return False
+    return stop >= record.rows_of(attempt).stop or (
+        f.end_row is not None and f.end_row <= stop + BEHIND
+    )
+
+
 def _unmade(record: RunRecord, f: Finding) -> bool:
     """Whether a loss is not finite in the first rows of an attempt alone."""
     column = record.columns.get(f.signal)
@@ -207,7 +222,9 @@ def _unmade(record: RunRecord, f: Finding) -> bool:
     rows = np.flatnonzero(column.present[span]) + span.start
     bad = ~np.isfinite(column.values[rows])
     num = int(bad.sum())
-    most = max(UNMADE_ROWS, UNMADE_SHARE * len(rows))
+    most = min(UNMADE_ROWS, UNMADE_SHARE * len(rows))
+    if record.attempts[int(record.attempt[f.onset_row])].parent is not None:
+        return False  # weights that had been updated
     first = len(rows) > 0 and f.onset_row == rows[0]
     return (
         first

@@ -93,6 +93,10 @@ STUCK = 8
 FEWEST_TURN, FEW_TURN = 5, (0.15, 0.3)
 """Evaluations, and the share by which they go up where each does, and where one falls: noise has no
 measure in so few. Ours."""
+HALF = 0.5
+"""Of the lowest validation, up to which a rise of it is a note beside a score that gains. Ours."""
+GAINED = 0.005
+"""Share of right answers, or a quarter of that of another score, that is a gain. Ours."""
 LEARNED = 0.8
 """Share of right answers from which on one that stands was learned before. Ours."""
 _OF_AN_AGENT = re.compile(r"reward|return|episode|rew(?![a-z])")
@@ -522,8 +526,9 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     fell = then - median(last[-max(LASTS, len(last) // 3) :])
     if fell <= 0 or kendall_score(last[-MOST_ROWS:]) > 0:
         return
-    if _steps_up(val[k:]) > JUMP * rise or _score_gains(record, rows[k:]):
+    if _steps_up(val[k:]) > JUMP * rise:
         return
+    gains = rise < HALF * abs(low) and _score_gains(record, rows[k:])
     if rise < max(SHARE * max(float(val[0]) - low, fell), 0.01 * abs(low)):
         return
     unit = record.axis if record.axis != "row" else "row"
@@ -532,7 +537,7 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
         detector="overfitting-few-rows",
         kind="overfitting",
         signal="val_loss",
-        severity="warning",
+        severity="info" if gains else "warning",
         row=int(rows[-1]),
         onset_row=int(rows[k + 1]),
         peak_row=int(rows[k + 1 + int(np.argmax(after))]),
@@ -542,8 +547,8 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
         closed=True,
         text=(
             f"validation is best at {unit} {record.step[rows[k]]:g} ({low:.4g}; row {k + 1} of"
-            f" {n}), then rises to about {level:.4g} while the training loss falls: stop there, or"
-            " regularize"
+            f" {n}), then rises to about {level:.4g} while the training loss falls"
+            + ("; a held-out score gains meanwhile" if gains else ": stop there, or regularize")
         ),
     )
 
@@ -554,7 +559,9 @@ def _score_gains(record: RunRecord, rows: Rows) -> bool:
         column = record.columns.get(name)
         if column is not None and len(rows) < FEWEST_ROWS:
             score = sign * column.values[column.finite_rows(slice(int(rows[0]), int(rows[-1]) + 1))]
-            if len(score) > LASTS and _turns_up(score[:-1]) and score[-LASTS:].min() > score[0]:
+            gain = float(score[-LASTS:].min() - score[0]) if len(score) > LASTS else 0.0
+            least = GAINED if np.abs(score).max(initial=0.0) <= 1 else 4 * GAINED * abs(score[0])
+            if gain > least and _turns_up(score[:-1]):
                 return True
     return False
 

@@ -21,7 +21,7 @@ its first and half of it not more than its last printed digit, beside a training
 low. Hardly any task is solved so on data that nothing is learned from: what is asked for stands in
 what is given, or in the training data.
 
-**A score that stands**: an accuracy that is the same in every digit in `STANDS` rows, all there are,
+**A score that stands**: an accuracy that is the same in every digit in `STANDS` epochs, all there are,
 between `BETWEEN`, while the training loss comes down by a tenth and more: one answer is given to
 everything, or it is counted once.
 
@@ -61,9 +61,9 @@ SHARES = frozenset(("acc", "acc1", "accuracy", "top", "top1", "iou", "miou"))
 """Words of scores that are shares of what is right: of a ranking a few percent may be good."""
 OVERLAPS = frozenset(("dice", "f1", "dsc", "jaccard"))
 """Words of scores that are 0 only where next to nothing is found."""
-FEW_NOTHING, FEW_EPOCHS = 4, 8
-STANDS, BETWEEN, COMES_DOWN = 12, (0.01, 0.99), 0.9
-"""Rows; shares; and of the first losses, what the last come to at most."""
+FEW_NOTHING, FEW_EPOCHS = 4, 10
+STANDS, BETWEEN, COMES_DOWN, LEARNT = 12, (0.01, 0.99), (0.9, 0.5), 0.9
+"""Rows; shares; and of the first losses, what the last come to at most, above `LEARNT` less."""
 FEW_SCORES, LOW_SCORE, FIRST, GAINED = 10, 0.35, 5, 1.15
 MANY = 30
 AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.5
@@ -96,13 +96,16 @@ def _score_stands(record: RunRecord, span: slice) -> Finding | None:
     column, losses = record.columns["accuracy"], record.columns["loss"]
     rows = column.finite_rows(span)
     y, trained = column.values[rows], losses.values[losses.finite_rows(span)]
-    if len(y) < STANDS or (y != y[0]).any() or len(trained) < STANDS:
+    if len(y) < STANDS or (y != y[0]).any() or len(trained) < STANDS or record.axis != "epoch":
         return None
     share = y[0] / (100 if y[0] > 1 else 1)
+    # Two digits are rounding, unless they are those of one answer among a few.
+    if abs(100 * share - round(100 * share)) < 1e-6 and abs(1 / share - round(1 / share)) > 1e-6:
+        return None
     edge = max(len(trained) // 8, 3)
     if not BETWEEN[0] < share < BETWEEN[1] or not trained.min() > 0:
         return None
-    if median(trained[-edge:]) > COMES_DOWN * median(trained[:edge]):
+    if median(trained[-edge:]) > COMES_DOWN[bool(share > LEARNT)] * median(trained[:edge]):
         return None
     return finding_at(
         record,

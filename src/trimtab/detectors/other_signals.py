@@ -35,6 +35,7 @@ WORSE_SHARE = 0.15
 """Of the best, or of the way to it, that a number gets worse by. Ours."""
 LEAST_BEFORE, LEAST_AFTER, AFTER_SHARE = 100, 16, 0.1
 PARTS, SLACK, GROWN, LATE, PACE = 8, 1, 1.3, 0.25, 0.6
+LEAST_OF_MEMORY = 24
 """All bars are ours."""
 
 
@@ -120,7 +121,7 @@ def _grows(record: RunRecord, name: str, index: int) -> Finding | None:
     key = record.keys.get(name, name)
     column = record.columns[name]
     rows = column.finite_rows(record.rows_of(index))
-    if not MEMORY.search(key.lower()) or len(rows) < LEAST_BEFORE:
+    if not MEMORY.search(key.lower()) or len(rows) < LEAST_OF_MEMORY:
         return None
     size = len(rows) // PARTS
     y = np.median(column.values[rows[: size * PARTS]].reshape(PARTS, size), axis=1)

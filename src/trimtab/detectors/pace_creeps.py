@@ -7,7 +7,7 @@ and low the last block that is as low as the lowest, but for noise, it creeps wh
     median of the last `LAST` blocks - y[low]  >=  ln `SLOWER`, and `BEYOND` times the noise of blocks,
 
 where y rises from low on by Kendall's test, where of its moves there `UP` go up, and no two blocks hold
-`AT_ONCE` of the rise, which `pace` tells. Something is kept from step to step, fragments, or heats up.
+`AT_ONCE` of the rise, which `pace` tells, and the last half of them holds `LATE` of it. Something is kept from step to step, fragments, or heats up.
 
 In hindsight. Blind to what comes back before the end, and to a log that states what changed: longer
 sequences cost time by design, as do the longer episodes of an agent.
@@ -17,6 +17,7 @@ import math
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
@@ -28,11 +29,13 @@ from trimtab.trend import kendall_score
 
 __all__ = ["pace_creeps_findings"]
 
+Floats = NDArray[np.float64]
+
 NUM_BLOCKS, MIN_ROWS = 32, 256
 LAST = 3
 SLOWER, BEYOND = 1.15, 6.0
-TREND, UP, AT_ONCE = 4.5, 0.6, 0.4
-LEAST_BLOCKS = 12
+TREND, UP, AT_ONCE, LATE = 4.5, 0.6, 0.4, 0.3
+LEAST_BLOCKS, CUT = 12, 4.0
 """Blocks over which it creeps. All of these are ours."""
 _OF_AN_AGENT = ("reward", "episode_length", "completion_length")
 
@@ -41,8 +44,9 @@ def pace_creeps_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding for each attempt whose steps take longer and longer."""
     if any(name in record.columns for name in _OF_AN_AGENT):
         return ()
-    name = "throughput" if "throughput" in record.columns else "step_time_s"
-    if name not in record.columns:
+    known = ("throughput", "step_time_s", "wall_time_s")
+    name = next((n for n in known if n in record.columns), "")
+    if not name:
         return ()
     found = (_judge(record, name, record.rows_of(i)) for i in range(len(record.attempts)))
     return tuple(f for f in found if f is not None)
@@ -52,11 +56,20 @@ def _judge(record: RunRecord, name: str, span: slice) -> Finding | None:
     column = record.columns[name]
     rows = column.finite_rows(span)
     values = column.values[rows]
-    if len(rows) < MIN_ROWS or values.min() <= 0 or _states_one(record, span):
+    if (
+        len(rows) < MIN_ROWS
+        or (name != "wall_time_s" and values.min() <= 0)
+        or _states_one(record, span)
+    ):
         return None
-    y = np.log(values) * (-1 if name == "throughput" else 1)
-    edges = np.linspace(0, len(y), NUM_BLOCKS + 1).astype(np.intp)
-    blocks = np.array([median(y[a:b]) for a, b in pairwise(edges.tolist())])
+    edges = np.linspace(0, len(values), NUM_BLOCKS + 1).astype(np.intp)
+    if name == "wall_time_s":
+        blocks = _of_clock(values, record.step[rows], edges)
+    else:
+        y = np.log(values) * (-1 if name == "throughput" else 1)
+        blocks = np.array([median(y[a:b]) for a, b in pairwise(edges.tolist())])
+    if not np.isfinite(blocks).all():
+        return None
     noise = difference_sigma(np.diff(blocks, 2), order=2)
     # The last of those that are as low, but for noise.
     low = int(np.flatnonzero(blocks <= blocks.min() + 2 * noise)[-1])
@@ -67,19 +80,22 @@ def _judge(record: RunRecord, name: str, span: slice) -> Finding | None:
     rise = median(since[-LAST:]) - float(since[0])
     if rise < max(math.log(SLOWER), BEYOND * noise) or kendall_score(since) < TREND:
         return None
-    if np.mean(moves > 0) < UP or float((since[2:] - since[:-2]).max()) > AT_ONCE * rise:
+    settles = median(since[-LAST:]) - float(since[len(since) // 2]) < LATE * rise
+    if settles or np.mean(moves > 0) < UP or float((since[2:] - since[:-2]).max()) > AT_ONCE * rise:
         return None
     first = int(rows[edges[low + 1]])
+    way = -1.0 if name == "throughput" else 1.0
+    before, now = math.exp(way * float(since[0])), math.exp(way * median(since[-LAST:]))
     return finding_at(
         record,
         detector="pace-creeps",
         kind="slowdown",
-        signal=name,
+        signal="step_time_s" if name == "wall_time_s" else name,
         severity="warning",
         row=int(rows[-1]),
         onset_row=first,
-        value=float(np.median(values[edges[-1 - LAST] :])),
-        expected=float(np.median(values[edges[low] : edges[low + 1]])),
+        value=now,
+        expected=before,
         score=min(99.0, rise / max(noise, 1e-6)),
         direction="down" if name == "throughput" else "up",
         closed=True,
@@ -88,6 +104,23 @@ def _judge(record: RunRecord, name: str, span: slice) -> Finding | None:
             f" long in the end as at {record.axis} {record.step[rows[edges[low]]]:g} (in hindsight)"
         ),
     )
+
+
+def _of_clock(clock: Floats, steps: Floats, edges: NDArray[np.intp]) -> Floats:
+    """Return the logarithms of the mean time of a step in each block, by what rows begin with.
+
+    Clocks tick in whole seconds, so a median of single rows is coarse; pauses are cut to `CUT` times
+    what is usual in the block.
+    """
+    took, moved = np.diff(clock), np.diff(steps)
+    blocks = np.full(len(edges) - 1, np.nan)
+    for k, (a, b) in enumerate(pairwise(edges.tolist())):
+        t, n = took[a : b - 1], moved[a : b - 1]
+        if len(t) and (t >= 0).all() and (n > 0).all():
+            most = CUT * max(float(np.median(t)), float(t.mean()) / 2)
+            total = float(np.minimum(t, most).sum())
+            blocks[k] = math.log(total / float(n.sum())) if total > 0 else np.nan
+    return blocks
 
 
 def _states_one(record: RunRecord, span: slice) -> bool:

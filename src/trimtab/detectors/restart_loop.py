@@ -23,8 +23,10 @@ __all__ = ["restart_loop_findings"]
 
 FEWEST = 4
 MOST_ATTEMPTS = 256
-WORN = 0.5
-"""Share of the starts from there that do not come beyond the farthest before them. Ours."""
+FEWEST_BEFORE = 3
+WORN, ALIKE = 0.5, 0.75
+"""Rows before that step; share of the starts from there that do not come beyond the farthest before
+them; and most of them that end at one step. Ours."""
 
 
 def restart_loop_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -35,12 +37,17 @@ def restart_loop_findings(record: RunRecord) -> tuple[Finding, ...]:
     spans = [record.rows_of(i) for i in range(len(attempts))]
     begun = [float(record.step[s.start]) for s in spans if s.start < s.stop]
     at, count = Counter(begun[1:]).most_common(1)[0] if len(begun) > 1 else (0.0, 0)
-    if count < FEWEST or at <= min(begun):
+    first = spans[0]
+    before = int((record.step[first] < at).sum())
+    if count < FEWEST or at <= min(begun) or before < FEWEST_BEFORE:
         return ()
     own = [s for s in spans if s.start < s.stop and float(record.step[s.start]) == at]
     ends = np.array([float(record.step[s].max()) for s in own])
-    reached = np.maximum.accumulate(ends)
-    if np.mean(ends[1:] <= reached[:-1]) < WORN:
+    reached = np.array([float(record.step[: s.start].max()) for s in own])
+    if np.mean(ends <= reached) < WORN:
+        return ()
+    # Branches, trials and tasks end where they were to end.
+    if max(Counter(ends.tolist()).values()) > ALIKE * len(ends):
         return ()
     return (
         finding_at(

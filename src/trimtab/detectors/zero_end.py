@@ -8,6 +8,8 @@ the row before them had left the level by `LEAP` times.
 Blind to losses that had come near 0, or were 0 before, and to those below it.
 """
 
+import re
+
 import numpy as np
 
 from trimtab.detectors.contract import Finding
@@ -22,9 +24,10 @@ MIN_ROWS = 16
 """From here on `frozen` tells it."""
 FEWEST = 3
 PAST_ROWS, FEWEST_PAST = 16, 6
-LEAP = 10.0
+LEAP, DIGITS = 10.0, 10.0
 STEADY = 0.5
 """Of the level, that the lowest of the rows before comes to at least."""
+_COMES_TO_NOTHING = re.compile(r"hinge|triplet|margin|err(?:or)?s?(?![a-z])")
 LEAST = 0.1
 """Loss below which 0 may be what is left of it when printed. All ours."""
 
@@ -32,7 +35,8 @@ LEAST = 0.1
 def zero_end_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding for each attempt that ends in losses of exactly 0."""
     column = record.columns.get("loss")
-    if column is None or "reward" in record.columns:
+    key = record.keys.get("loss", "").lower()
+    if column is None or "reward" in record.columns or _COMES_TO_NOTHING.search(key):
         return ()
     found = (
         _judge(record, column.finite_rows(record.rows_of(i))) for i in range(len(record.attempts))
@@ -49,18 +53,28 @@ def _judge(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -
         return None
     past = loss[max(0, at - 1 - PAST_ROWS) : at - 1]
     level, last = median(past), float(loss[at - 1])
+    known = np.unique(past)
+    if len(known) < FEWEST_PAST or level < DIGITS * float(np.diff(known).min()):
+        return None  # printed to a digit or two, 0 is what is left of it
     if level < LEAST or past.min() < STEADY * level or last < STEADY * level:
         return None
     leapt = last >= LEAP * level
     if not leapt and num < FEWEST:
         return None
+    held_out = record.columns.get("val_loss")
+    unfilled = (
+        held_out is not None and not held_out.values[rows[at:]][held_out.present[rows[at:]]].any()
+    )
     behind = f"{level:.4g} → {last:.4g} → exactly 0" if leapt else f"{last:.4g} → exactly 0"
     return finding_at(
         record,
         detector="zero-end",
         kind="non-finite",
         signal="loss",
-        severity="critical",
+        # Both at once: rows of a table that nobody filled.
+        severity="info"
+        if unfilled and held_out is not None and held_out.present[rows[at]]
+        else "critical",
         row=int(rows[-1]),
         onset_row=int(rows[at - 1 if leapt else at]),
         peak_row=int(rows[at - 1 if leapt else at]),

@@ -50,6 +50,11 @@ def _moved_at_once(f: Features) -> float:
     return e.yes("lasting" in f.signs and alone and f.severity != "critical")
 
 
+def _more_broke(f: Features) -> float:
+    """Return 1 where what training itself computes is not finite, or a held-out score is lost."""
+    return e.yes(bool(f.nonfinite_first) or "score-lost" in f.signs or "error-lost" in f.signs)
+
+
 def _never(_: Features) -> float:
     return 0.0
 
@@ -539,7 +544,15 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="what computes that number broke; the training itself did not",
         modes=("F36",),
         prior=_RARE,
-        rules=_plain("other-stopped", says="it was a number in each row, and is none since"),
+        rules=(
+            *_plain("other-stopped", says="it was a number in each row, and is none since"),
+            EvidenceRule(
+                "more-broke",
+                _more_broke,
+                -12.0,
+                "the gradient norm is not finite either, or a held-out score is lost",
+            ),
+        ),
         look_alikes=("undefined-loss",),
         test="compute the number by hand on one batch of the onset",
         remedies=("repair-logging",),

@@ -35,6 +35,10 @@ _PLACES = re.compile(r"(?:\"\")?[,;\t]0(?:[,;\t]\d{1,3}){0,99}")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
 """Where a name in camel case begins a word."""
 _LOSS_WORDS = frozenset({"loss", "losses"})
+_OTHER_WORDS = frozenset(
+    ["weight", "weights", "packet", "packets", "acc", "accuracy", "accuracies", "scale", "memory"]
+)
+"""Beside `loss` in the name of a file that holds something else."""
 _REWARD_WORDS = frozenset({"reward", "rewards", "returns"})
 _DELIMITERS = (",", "\t", ";", "|", None)
 """None: blanks of any number, which also part the one cell of a line from nothing."""
@@ -122,7 +126,7 @@ def bare_table(lines: Sequence[str]) -> BareTable | None:
 def _named_by_file(table: BareTable, path: Path, lines: Sequence[str]) -> BareTable:
     """Return the table with the names that the name of its file gives; as it is without."""
     words = set(re.split(r"[^a-z]+", _HUMP.sub(" ", path.name).lower()))
-    if table.names or table.num_columns > 2 or all_given():
+    if table.names or table.num_columns > 2 or all_given() or words & _OTHER_WORDS:
         return table
     if words & _LOSS_WORDS:
         name = "val_loss" if words & HELD_OUT_SETS else "loss"

@@ -84,8 +84,9 @@ def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
     judgement, said = account.judgement, verdict_word(account)
     if judgement.verdict == "healthy" and judgement.self_test is not None:
         said += f" · self-test {judgement.self_test.seen}/{judgement.self_test.injected}"
-    elif said in ("not judged", "not all of it was judged"):
-        said = f"not judged: {judgement.why}"
+    elif judgement.verdict == "not-judged":
+        if said in ("not judged", "not all of it was judged"):
+            said = f"not judged: {judgement.why}"
         return OverviewLine(path=path, severity="?", said=said)
     return OverviewLine(path=path, severity="ok", said=said)
 

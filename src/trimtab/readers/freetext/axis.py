@@ -22,6 +22,8 @@ _MIN_FALLS = 2
 _MAX_HEADING_FALLS = 0.1
 """Share of the headings at which a count begins again: runs of ten epochs and more."""
 _FEW = 8
+_MOST_ANEW = 0.6
+"""Share of the new beginnings, whose loss lies nearer that of the same count before than the last."""
 _MOST_RESTARTED = 0.4
 """Share of the rows that may begin anew, of a count that else rises by ones. Ours."""
 
@@ -102,7 +104,8 @@ def _axis_of(rows: TextRows, others: Sequence[Shape]) -> RowAxis:
         found = _step_or_inner(field, column, around, rows, doubt=2)
         if found is not None:
             return found
-    return _by_epoch(epoch, rows.num) or RowAxis(
+    restarts = epoch is not None and _restarts(epoch[1].values, _losses(rows))
+    return _by_epoch(epoch, rows.num, restarts=restarts) or RowAxis(
         "row", np.arange(rows.num, dtype=np.float64), "", "by their place in the text", 4
     )
 
@@ -238,23 +241,38 @@ def _best_epoch(rows: TextRows) -> tuple[str, Column] | None:
     for f, c in rows.of_kind("epoch"):
         if c.present.all() and np.all(np.isfinite(c.values)):
             falls = np.count_nonzero(np.diff(c.values) < 0)
-            if falls <= max(3, _MAX_FALLS * rows.num) or _restarts(c.values):
+            if falls <= max(3, _MAX_FALLS * rows.num) or _restarts(c.values, _losses(rows)):
                 return f.key, c
     return None
 
 
-def _restarts(values: NDArray[np.float64]) -> bool:
+def _losses(rows: TextRows) -> NDArray[np.float64] | None:
+    """Return the losses of the rows; None where not all have one."""
+    found = (c.values for f, c in rows.of_kind("signal") if f.name == "loss" and c.present.all())
+    return next(found, None)
+
+
+def _restarts(values: NDArray[np.float64], losses: NDArray[np.float64] | None) -> bool:
     """Whether a count goes up by ones and, more than a few times, begins again where it had been.
 
-    Each time is a restart from a checkpoint, or a new run.
+    Each time is a restart from a checkpoint, or a new run: the loss begins again with it. In rounds
+    that have epochs of their own it goes on from where it was.
     """
     moves = np.diff(values)
     again = int(np.count_nonzero(moves <= 0))
-    falls = int(np.count_nonzero(moves < 0))
+    at = np.flatnonzero(moves < 0) + 1
     up = bool((moves[moves > 0] == 1).all())
-    return (
-        up and falls > _MIN_FALLS and again <= _MOST_RESTARTED * len(values) and again < 2 * falls
-    )
+    if losses is None or not up or len(at) <= _MIN_FALLS or again >= 2 * len(at):
+        return False
+    if again > _MOST_RESTARTED * len(values):
+        return False
+    anew = []
+    for k in at.tolist():
+        before = np.flatnonzero(values[:k] == values[k])
+        if len(before):
+            was, left = losses[before[-1]], losses[k - 1]
+            anew.append(abs(losses[k] - was) < abs(losses[k] - left))
+    return len(anew) > _MIN_FALLS and sum(anew) >= _MOST_ANEW * len(anew)
 
 
 def _leading_epoch(rows: TextRows, but: str) -> tuple[str, Column] | None:
@@ -303,12 +321,14 @@ def _turns(field: Field, column: Column, rows: TextRows) -> tuple[str, Column] |
     return "full bar", Column(np.cumsum(turn), np.ones(rows.num, dtype=np.bool_))
 
 
-def _by_epoch(epoch: tuple[str, Column] | None, num: int) -> RowAxis | None:
+def _by_epoch(
+    epoch: tuple[str, Column] | None, num: int, *, restarts: bool = False
+) -> RowAxis | None:
     if epoch is None or num < 2:
         return None
     key, column = epoch
     values = column.values
-    if np.all(np.diff(values) != 0) or _restarts(values):
+    if np.all(np.diff(values) != 0) or restarts:
         return RowAxis("epoch", values, key, f"by {key!r}", 1)
     if np.any(values != np.floor(values)) or np.ptp(values) == 0:
         return None
