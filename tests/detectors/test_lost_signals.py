@@ -100,3 +100,13 @@ def test_one_unit_of_the_last_digit_is_no_spike(level: float) -> None:
         assert not [i for i in trimtab.analyze(rows).incidents if i.severity != "info"]
         loss[120:126] += 0.5
         assert [i for i in trimtab.analyze(rows).incidents if i.severity != "info"]
+
+
+def test_norms_that_are_nan_for_good_are_critical_where_no_loss_is_known() -> None:
+    n = 700
+    norm = np.where(np.arange(n) < 430, 1.5, np.nan)
+    other = np.where(np.arange(n) < 430, 3 * np.exp(-np.arange(n) / 200), np.nan)
+    columns = {"step": np.arange(float(n)), "grad_norm": norm, "zork": other}
+    (found,) = [i for i in trimtab.analyze(columns).incidents if i.severity != "info"]
+    assert (found.incident.kind, found.severity) == ("non-finite", "critical")
+    assert "metric-broken" not in [c.cause for c in found.causes[:2]]

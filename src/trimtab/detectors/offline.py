@@ -3,6 +3,8 @@
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 
+import numpy as np
+
 from trimtab.detectors.borne_out import as_borne_out
 from trimtab.detectors.came_up import with_climbs
 from trimtab.detectors.contract import Finding
@@ -124,6 +126,8 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
 )
 """Rules that take the loss for a distance to what is learned."""
 
+BROKEN_ROWS = 16
+"""Gradient norms in a row, to the end, that are no skipped steps of a scaler. Ours."""
 SETTLING_ROWS = 32
 """Most last rows of a log that grows, of which nothing is said in hindsight: bursts are held
 against the 30 rows after them. Chosen on half of the repositories of the labeled logs."""
@@ -171,6 +175,17 @@ def _of_named_part(record: RunRecord, f: Finding) -> Finding:
     return replace(f, text=f"{plain(key, limit=40)!r} is not finite") if key else f
 
 
+def _without_a_loss(record: RunRecord, f: Finding) -> Finding:
+    """Return norms that are broken for good as critical, where no loss says whether the weights are."""
+    if f.detector != "non-finite" or f.signal != "grad_norm" or f.end_row is not None:
+        return f
+    column = record.columns["grad_norm"]
+    since = slice(f.onset_row, record.rows_of(int(record.attempt[f.onset_row])).stop)
+    values = column.values[since][column.present[since]]
+    gone = len(values) >= BROKEN_ROWS and not np.isfinite(values).any()
+    return replace(f, severity="critical") if gone and "loss" not in record.columns else f
+
+
 def _of_few_rows(f: Finding) -> Severity:
     """Return the severity of a finding on a log that grows.
 
@@ -207,7 +222,7 @@ def all_findings(
     if hindsight:
         record, changes = _judged(logged, moved)
     findings = judge_record(record, judge, before=before, so_far=so_far)
-    findings = tuple(_of_named_part(record, f) for f in findings)
+    findings = tuple(_without_a_loss(record, _of_named_part(record, f)) for f in findings)
     no_distance = no_distances(record)
     if hindsight:
         findings = as_text(record, findings)
