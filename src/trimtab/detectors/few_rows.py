@@ -6,7 +6,8 @@ sigma the noise that their second differences show:
 
 * a rise that lasts: three rows in a row, each above all rows before the first of them by
   7 or 10 sigma and by a share of the level. The lowest of n rows of noise and the lowest of
-  any three that follow lie some 4 sigma apart;
+  any three that follow lie some 4 sigma apart. Of more than 30 rows also one of eight rows, by less,
+  that is over: work that was undone and won back;
 * a step up, of a loss that falls so fast that it soon wins it back: one row's move up, three times
   as far from the usual move as any other, that the next two rows do not take back;
 * rows far out, one or two at a time, each alone (of more than 30 rows the first 24, which `spike`
