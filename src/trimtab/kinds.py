@@ -340,7 +340,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         name="signal-abnormal",
-        title="a signal is abnormal while the loss is calm",
+        title="a signal beside the loss is abnormal",
         meaning="a signal that leads or explains the loss left its own past for good",
         severity="warning",
         rank=17,

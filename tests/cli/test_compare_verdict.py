@@ -397,3 +397,17 @@ def test_a_gap_of_nothing_is_not_said(run: Run, tmp_path: Path) -> None:
     one, two = (write(tmp_path / f"{n}.jsonl", rows_of()) for n in "ab")
     assert "lies 0" not in " ".join(run("inspect", two, "--against", one)[1].split())
     assert "+0 nats" not in run("compare", one, two)[1]
+
+
+@pytest.mark.parametrize("slower", [1.0, 2.0])
+def test_a_pace_is_compared_by_the_clocks_of_the_rows(slower: float) -> None:
+    """Whole seconds, as most loggers write them, in rows that take less than one."""
+    steps = np.arange(1.0, 401)
+    loss = 2 + 3 * np.exp(-steps / 100)
+    pace = np.where(steps > 200, 0.8 * slower, 0.8)
+    sides = [
+        {"step": steps, "loss": loss, "wall_time_s": np.floor(np.cumsum(p))}
+        for p in (0.8 + 0 * pace, pace)
+    ]
+    said = str(compare(*sides))
+    assert ("times as slow" in said) is (slower > 1)

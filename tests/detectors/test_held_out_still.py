@@ -150,6 +150,7 @@ def test_an_accuracy_that_stands_while_the_loss_falls_is_told() -> None:
     assert _stands(_loss(), stands)
     assert not _stands(_loss(), stands + 0.001 * (T % 3))
     assert not _stands(_loss(), np.ones(N))
+    assert not _stands(_loss(), np.zeros(N))
     assert not _stands(0.7 + 0.01 * np.sin(T), stands)
     # rounded to two digits it may stand by itself
     assert not _stands(_loss(), np.full(N, 0.97))

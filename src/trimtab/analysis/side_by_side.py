@@ -448,12 +448,16 @@ def _of_unknown(a: Side, b: Side, by: By, first: FirstDifference | None) -> tupl
 
 _PACES = {"step_time_s": 1.0, "throughput": -1.0}
 """Signals of pace; which sign of their logarithm is slow."""
+_CLOCK_ROWS = 8
+"""Rows of a stretch whose time a clock tells. Ours."""
 
 
 def _pace(a: Side, b: Side, by: By) -> PaceApart | None:
     """Return by how much the pace of both differs to the end, by the first signal of both."""
-    for name, sign in _PACES.items():
+    for name, sign in (*_PACES.items(), ("wall_time_s", 1)):
         x, one, two = _paired(a, b, by, name)
+        if name == "wall_time_s":
+            name, (x, one, two) = "step_time_s", _by_clock(x, one, two)
         good = (one > 0) & (two > 0) & np.isfinite(one) & np.isfinite(two)
         x, one, two = x[good], one[good], two[good]
         at = apart_at_end(np.log(one), np.log(two))
@@ -463,6 +467,15 @@ def _pace(a: Side, b: Side, by: By) -> PaceApart | None:
             if abs(np.log(ratio)) >= np.log1p(_SLOW_SHARE):
                 return PaceApart(name, level_a, level_b, float(x[at]), ratio)
     return None
+
+
+def _by_clock(
+    x: NDArray[np.float64], one: NDArray[np.float64], two: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Return the time of a step in stretches of rows, by what rows begin with: clocks tick coarsely."""
+    at = np.arange(0, len(x), _CLOCK_ROWS)
+    steps = np.diff(x[at])
+    return x[at[1:]], np.diff(one[at]) / steps, np.diff(two[at]) / steps
 
 
 def _apart(a: Side, b: Side, by: By, first: FirstDifference | None) -> tuple[Apart, ...]:

@@ -99,11 +99,11 @@ def _score_stands(record: RunRecord, span: slice) -> Finding | None:
     if len(y) < STANDS or (y != y[0]).any() or len(trained) < STANDS or record.axis != "epoch":
         return None
     share = y[0] / (100 if y[0] > 1 else 1)
-    # Two digits are rounding, unless they are those of one answer among a few.
-    if abs(100 * share - round(100 * share)) < 1e-6 and abs(1 / share - round(1 / share)) > 1e-6:
-        return None
     edge = max(len(trained) // 8, 3)
     if not BETWEEN[0] < share < BETWEEN[1] or not trained.min() > 0:
+        return None
+    # Two digits are rounding, unless they are those of one answer among a few.
+    if abs(100 * share - round(100 * share)) < 1e-6 and abs(1 / share - round(1 / share)) > 1e-6:
         return None
     if median(trained[-edge:]) > COMES_DOWN[bool(share > LEARNT)] * median(trained[:edge]):
         return None

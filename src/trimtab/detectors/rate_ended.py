@@ -77,7 +77,7 @@ class RateEndedDetector:
             score=6.0,
             direction="down",
             closed=True,
-            text=f"the learning rate is {now} for {s.zeros} rows, {s.rate:.3g} before it",
+            text=f"the learning rate is {now} for {s.zeros} rows and on, {s.rate:.3g} before it",
         )
         return s, (finding,)
 

@@ -43,6 +43,12 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 -1.5,
                 "one row took it to {f.stepped_up:.3g} x its level, and it climbed no further",
             ),
+            EvidenceRule(
+                "below-reference",
+                e.sign("rate-below-reference"),
+                -6.0,
+                "its rate is lower than that of the run that it is judged by",
+            ),
             EvidenceRule("clipped-hard", e.clipped_hard, 1.4, say.CLIPPED),
             EvidenceRule("recurs-sooner", e.recurs_sooner, 0.5, say.SOONER),
             EvidenceRule("other-data", e.failed_on_other_data, 0.6, say.OTHER_DATA),

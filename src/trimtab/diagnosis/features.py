@@ -384,7 +384,14 @@ def _signs(record: RunRecord, incident: Incident) -> dict[str, object]:
         for f in incident.findings
         if f.severity != "info" or f.detector not in ("lr-change", "too-low")
     )
-    return {"signs": detectors | frozenset(told), "sign_texts": "; ".join(list(told.values())[:2])}
+    lower = any(
+        f.detector == "reference-setting" and f.signal == "lr" and f.direction == "down"
+        for f in incident.findings
+    )
+    return {
+        "signs": detectors | frozenset(told) | frozenset(["rate-below-reference"] * lower),
+        "sign_texts": "; ".join(list(told.values())[:2]),
+    }
 
 
 def _of_batch(record: RunRecord, incident: Incident, before: Sequence[Span]) -> dict[str, object]:
