@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.readers.freetext.keys import rises
+from trimtab.readers.scores_by_course import rises
 from trimtab.readers.tags import set_of_tag
 from trimtab.record import Column
 from trimtab.said_by_words import HELD_OUT_SETS, LOSS_FUNCTIONS

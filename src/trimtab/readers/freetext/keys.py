@@ -14,7 +14,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.record import Column
 from trimtab.said_by_words import (
     HELD_OUT_SETS,
     LOSS_FUNCTIONS,
@@ -44,7 +43,6 @@ __all__ = [
     "is_whole",
     "meaning",
     "names_mean",
-    "rises",
     "score_place",
     "without_number_word",
     "without_trailing",
@@ -323,13 +321,6 @@ _ADVERSARIAL_ORDER = (
     r".*",
 )
 _MAX_KEY_LENGTH = 120
-_FEWEST_OF_SCORE = 5
-_SCORE_RISES = -0.7
-"""Rank correlation with the loss up to which values that are shares are a score. Ours."""
-_FAR_BETTER = 1.5
-"""Times the first value, of shares of which it is the lowest. Ours."""
-_AS_HIGH = 2.0
-"""Times the other, up to which one loss begins as high as another. Ours."""
 ETA = "eta"
 """The Greek letter that papers write the learning rate with, and what is left of the time."""
 _MOST_RATE = 0.1
@@ -378,31 +369,6 @@ def written_as_rate(text: str) -> bool:
 def is_bare(doubt: int) -> bool:
     """Whether a key of so much doubt was named by its data alone, see `bare_split`."""
     return doubt >= _STAGE + 2
-
-
-def rises(values: Column, loss: Column) -> bool:
-    """Whether values are shares, of 1 or of 100, that rise as a loss falls: a score, and no loss.
-
-    By Spearman's rank correlation over the rows that have both; too few rows say nothing. What
-    begins where the loss does and goes beyond 1 is the same loss of data that is learned by heart.
-    """
-    rows = np.flatnonzero(values.present & loss.present)
-    rows = rows[np.isfinite(values.values[rows]) & np.isfinite(loss.values[rows])]
-    y, x = values.values[rows], loss.values[rows]
-    if len(rows) < _FEWEST_OF_SCORE or y.min() < 0 or y.max() > 100:
-        return False
-    if np.ptp(y) == 0 or np.ptp(x) == 0:
-        return False
-    if y.max() > 1 and x[0] / _AS_HIGH <= y[0] <= x[0] * _AS_HIGH:
-        return False
-    # A score that has come to its best may sink from there; a loss is not lowest before it learns.
-    apart = not x[0] / _AS_HIGH <= y[0] <= x[0] * _AS_HIGH
-    better = np.median(y[-(len(y) // 3) :]) > _FAR_BETTER * y[:3].min()
-    if apart and better and y.max() <= 1 and np.argmin(y) <= max(len(y) // 10, 2):
-        return True
-    middle = (len(rows) - 1) / 2
-    a, b = (np.argsort(np.argsort(v, kind="stable"), kind="stable") - middle for v in (x, y))
-    return float((a * b).sum() / (a * a).sum()) <= _SCORE_RISES
 
 
 MEAN_NOTE = (

@@ -13,7 +13,7 @@ from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
 from trimtab.readers.freetext.changes import ChangeLine, changes_of
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.key_values import NAMELESS_SECONDS
-from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean, rises
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean
 from trimtab.readers.freetext.restarts import Restart, RestartLine, restarts_of
 from trimtab.readers.freetext.row_clocks import CLOCK_NOTE, RowClocks
 from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
@@ -34,6 +34,7 @@ from trimtab.readers.part_losses import (
 from trimtab.readers.placeholders import NOT_COMPUTED_HERE, drop_zero_norm, placeholder_rows
 from trimtab.readers.rank_values import RANK_FACT
 from trimtab.readers.runs_in_file import Marks
+from trimtab.readers.scores_by_course import rises
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, settings_in
 from trimtab.readers.tags import (
     OF_A_TOTAL,
