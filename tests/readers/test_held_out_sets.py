@@ -119,3 +119,10 @@ def test_a_total_of_what_nothing_says_is_a_loss(tmp_path: Path) -> None:
     path = tasks(tmp_path, ("forward", "backward", "optimizer"), held="")
     with pytest.raises(ReadError, match="no known signal"):
         read_run(path)
+
+
+def test_a_row_of_bars_alone_is_no_record(tmp_path: Path) -> None:
+    rows = "".join(f"| {k} | {3 / (k + 1):.3f} |\n" for k in range(20))
+    path = tmp_path / "run.md"
+    path.write_text(f"| step | train loss |\n|---|---|\n{rows}||\n|\n{rows.replace('| 1', '| 2')}")
+    assert len(read_run(path).step) >= 20

@@ -322,7 +322,7 @@ class _Parse:
     def take(self, number: int, cells: list[str]) -> None:
         """Take the cells of a row; a header again, in any order, holds for the rows after it."""
         self.last = number
-        if cells[0].strip() in self.raw_header and self._is_header(cells):
+        if cells and cells[0].strip() in self.raw_header and self._is_header(cells):
             self.raw_header = [cell.strip() for cell in cells]
             self._order(_named_by_file(self.surplus.names(self.raw_header), self.path))
             return
