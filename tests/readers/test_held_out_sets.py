@@ -121,8 +121,10 @@ def test_a_total_of_what_nothing_says_is_a_loss(tmp_path: Path) -> None:
         read_run(path)
 
 
-def test_a_row_of_bars_alone_is_no_record(tmp_path: Path) -> None:
-    rows = "".join(f"| {k} | {3 / (k + 1):.3f} |\n" for k in range(20))
+def test_a_quote_that_is_never_closed_leaves_a_row_without_cells(tmp_path: Path) -> None:
+    """A Markdown table, damaged: one row is lost, and said, and no more."""
+    rows = [f"| {k} | {3 / (k + 1):.3f} | 0.1 |\n" for k in range(20)]
+    rows[-1] = rows[-1].replace("| 19", '|"19')
     path = tmp_path / "run.md"
-    path.write_text(f"| step | train loss |\n|---|---|\n{rows}||\n|\n{rows.replace('| 1', '| 2')}")
-    assert len(read_run(path).step) >= 20
+    path.write_text("| step | loss | lr |\n|---|---|---|\n" + "".join(rows))
+    assert len(read_run(path).step) == 19
