@@ -75,19 +75,12 @@ def _cut(record: RunRecord, rows: Rows, y: Floats, lr: Floats) -> Finding | None
         return None
     if fell < max(FELL * median(near), SIGMA * noise) or moves > MOVES * median(rest[-edge:]):
         return None
-    return finding_at(
+    return _ended(
         record,
-        detector="rate-ended",
-        kind="plateau",
-        signal="lr",
-        severity="warning",
-        row=int(rows[-1]),
-        onset_row=int(rows[small]),
-        value=float(lr[-1]),
-        expected=float(lr.max()),
-        score=min(99.0, fell / max(noise, 1e-12)),
-        direction="down",
-        closed=True,
+        rows,
+        lr,
+        small,
+        score=fell / max(noise, 1e-12),
         text=(
             f"the learning rate was cut from {lr.max():.3g} to {lr[small]:.3g} while the loss"
             f" still fell; the loss has hardly moved in the {len(rest)} rows since, at"
@@ -118,6 +111,23 @@ def _over(record: RunRecord, rows: Rows, y: Floats, lr: Floats) -> Finding | Non
         return None  # it had converged before its rate was gone
     if any(_goes_on(record, name, sign, rows[small:]) for name, sign in HELD_OUT.items()):
         return None
+    return _ended(
+        record,
+        rows,
+        lr,
+        small,
+        score=10.0 * len(rest) / len(rows),
+        text=(
+            f"the schedule of the learning rate was over at {record.axis}"
+            f" {record.step[rows[small]]:g} of {record.step[rows[-1]]:g}: {lr[-1]:.3g} since, of"
+            f" {lr.max():.3g} at its peak, and the loss has hardly moved (in hindsight)"
+        ),
+    )
+
+
+def _ended(
+    record: RunRecord, rows: Rows, lr: Floats, small: int, *, score: float, text: str
+) -> Finding:
     return finding_at(
         record,
         detector="rate-ended",
@@ -128,14 +138,10 @@ def _over(record: RunRecord, rows: Rows, y: Floats, lr: Floats) -> Finding | Non
         onset_row=int(rows[small]),
         value=float(lr[-1]),
         expected=float(lr.max()),
-        score=min(99.0, 10.0 * len(rest) / len(rows)),
+        score=min(99.0, score),
         direction="down",
         closed=True,
-        text=(
-            f"the schedule of the learning rate was over at {record.axis}"
-            f" {record.step[rows[small]]:g} of {record.step[rows[-1]]:g}: {lr[-1]:.3g} since, of"
-            f" {lr.max():.3g} at its peak, and the loss has hardly moved (in hindsight)"
-        ),
+        text=text,
     )
 
 
