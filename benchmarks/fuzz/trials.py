@@ -10,7 +10,6 @@ import random
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from benchmarks.fuzz.engine import Trial
 from benchmarks.fuzz.seeds import config_seeds, data_seeds, make_run
 from benchmarks.logs.fuzzing import examine, mutated, seed_logs
 from trimtab.analysis.json_form import run_to_json
-from trimtab.analysis.self_test import Deferred
+from trimtab.analysis.self_test import SelfTester
 from trimtab.analysis.source import account_of
 from trimtab.checkpoints.find import find_checkpoints
 from trimtab.checkpoints.manifest import list_checkpoints, newest_healthy, read_checkpoint, verify
@@ -34,8 +33,11 @@ from trimtab.config_rules.preflight import preflight_config
 from trimtab.configs import flat_config, read_config
 from trimtab.data_scan import ScanSettings, scan
 from trimtab.data_scan.report import document
+from trimtab.detectors.contract import Finding
+from trimtab.detectors.judge import Judge, JudgeState
 from trimtab.errors import ReadError, TrimtabError
 from trimtab.readers import read_each
+from trimtab.record import RunRecord
 from trimtab.report.html import render_html
 from trimtab.report.terminal import render_terminal
 
@@ -347,9 +349,8 @@ class _AnalysisTrial:
                 continue
             read = True
             with np.errstate(all="ignore"):
-                account = account_of(outcome, path)
-                if not self._with_self_test:
-                    account = replace(account, tested=_NO_SELF_TEST)
+                tester = SelfTester() if self._with_self_test else _Untested()
+                account = account_of(outcome, path, tester=tester)
                 json.dumps(run_to_json(account, path=path), default=str)
                 render_terminal(account)
                 if self._with_page:
@@ -357,7 +358,23 @@ class _AnalysisTrial:
         return read
 
 
-_NO_SELF_TEST = Deferred(lambda: None)
+class _Untested(SelfTester):
+    """Injects nothing, and wants no state of the judge for it: that is half of an analysis."""
+
+    def places(self, record: RunRecord) -> dict[int, JudgeState]:
+        del record
+        return {}
+
+    def run(
+        self,
+        record: RunRecord,
+        judge: Judge,
+        findings: Sequence[Finding],
+        before: Mapping[int, JudgeState],
+    ) -> None:
+        del record, judge, findings, before
+
+
 _ELEMENTS_NEVER = frozenset({"img", "iframe", "object", "embed", "form", "base"})
 
 
