@@ -43,7 +43,7 @@ from trimtab.report.terminal import render_terminal
 
 __all__ = ["TRIALS"]
 
-_SELF_TEST_EVERY = 40
+_SELF_TEST_EVERY = 100
 """The judge's self-test, four fifths of an analysis, is made for one of so many inputs."""
 _COMMAND_EVERY = 200
 """The command line, which is slow beside the reading, is tried on one of so many inputs."""

@@ -28,3 +28,22 @@ def test_a_stretch_gives_the_same_state_and_findings(detector: DomainDetector, l
         by_stretch += found
     assert many == one
     assert by_stretch == by_row
+
+
+def test_preferences_that_are_learned_after_all_were_no_trouble() -> None:
+    (detector,) = (d for d in DOMAIN_DETECTORS if "preference_accuracy" in d.signals)
+    rng = np.random.default_rng(4)
+    accuracy = np.where(np.arange(600) < 250, 0.5, 0.68) + rng.normal(size=600) * 0.03
+    found = _told(detector, accuracy[:250])
+    assert {(f.detector, f.severity) for f in found} == {("sign-preference-stuck", "warning")}
+    last = _told(detector, accuracy)[-1]
+    assert (last.severity, last.end_row is None) == ("info", False)
+
+
+def _told(detector: DomainDetector, accuracy: np.ndarray) -> list[Finding]:
+    place = detector.signals.index("preference_accuracy")
+    values = np.full((len(accuracy), len(detector.signals)), np.nan)
+    values[:, place] = accuracy
+    index = np.arange(len(accuracy))
+    rows = Rows(index, index.astype(np.float64), values, np.isfinite(values))
+    return list(detector.update_rows(detector.start(), rows)[1])

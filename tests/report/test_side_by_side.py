@@ -223,7 +223,7 @@ def test_a_run_without_a_finite_loss_is_named() -> None:
 
 def table_of(**columns: np.ndarray) -> RunRecord:
     builder = RecordBuilder("x", "made")
-    num = len(columns["loss"])
+    num = len(next(iter(columns.values())))
     every = np.ones(num, dtype=np.bool_)
     builder.extend(np.arange(float(num)), {n: Column(v, every) for n, v in columns.items()})
     return builder.build()
@@ -269,6 +269,20 @@ def test_validation_that_is_not_finite_any_more_is_worse() -> None:
     c = compared(run_of(falling, 300, val_loss=held_out), run_of(falling, 300, val_loss=broken))
     assert c.verdict.startswith("104B is worse: val loss 1.2")
     assert "and NaN at the end, apart from step 200 on" in c.verdict
+
+
+def test_agents_without_a_loss_are_compared_by_their_reward() -> None:
+    def run(reward: float, seed: int) -> RunRecord:
+        step = np.arange(300.0)
+        noise = np.random.default_rng(seed).normal(0, 8, 300)
+        return table_of(reward=reward * (1 - np.exp(-step / 80)) + noise)
+
+    c = compared(run(200.0, 3), run(100.0, 4))
+    assert (c.worse, c.common, c.warnings) == ("b", None, ())
+    assert c.verdict.startswith("104B is worse: reward ")
+    alike = compared(run(200.0, 3), run(200.0, 5))
+    assert alike.worse is None
+    assert alike.verdict == "no reward or score ends apart beyond noise"
 
 
 def test_a_reward_that_is_logged_at_other_steps_is_compared_and_the_loss_accuses_nobody() -> None:

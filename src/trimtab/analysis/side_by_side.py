@@ -70,6 +70,7 @@ _SIGNALS = (
     *("loss", "val_loss", "reward", "eval_score", "grad_norm", "activation_norm", "loss_scale"),
     *("lr", "step_time_s", "throughput"),
 )
+_NO_SCORE = "no reward or score ends apart beyond noise"
 _REWARD = "reward"
 """Where it is logged the loss is that of an agent, and says nothing of how good it is."""
 
@@ -239,14 +240,17 @@ class Comparison:
 
     def _of_loss_and_others(self) -> str:
         said = self._of_loss()
-        if not said or not (self.apart or self.of_agent):
+        if not said:
+            alike = self.first_difference is None or self.first_difference.at is None
+            return self._of_others() or _NO_SCORE * (self.of_agent and not alike)
+        if not (self.apart or self.of_agent):
             return said
         judged = self._judged
         if self.of_agent and self.loss_worse is not None and self.worse_by is not None:
             above = (self.b if self.loss_worse == "b" else self.a).label
             loss = f"the loss of {above} ends {self._gap_text()}, which says little of an agent"
             if not self.apart:
-                return f"no reward or score ends apart beyond noise; {loss}"
+                return f"{_NO_SCORE}; {loss}"
             return f"{self._of_others(judged)}; {loss}"
         if self.worse_by is not None and judged == {"a" if self.loss_worse == "b" else "b"}:
             # What was held out, or a reward, says how good a run is; the training loss alone lies.
@@ -354,17 +358,21 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     unit = "nats" if loss_in_nats(a.record) and loss_in_nats(b.record) else ""
     of_agent = _REWARD in measured_by_both(a.record, b.record)
     if not len(xa) or not len(xb) or max(xa[0], xb[0]) >= min(xa[-1], xb[-1]):
-        why = f"nothing in common: no {by} at which both log a loss"
-        said = (*(t for t in (_unfit(a), _unfit(b)) if t), why, *reordered)
+        unfit = tuple(t for t in (_unfit(a), _unfit(b)) if t)
+        unfit = (*unfit, f"nothing in common: no {by} at which both log a loss")
+        # Of agents that log rewards alone, no loss is missing.
+        missed = unfit if not of_agent or len(xa) or len(xb) else ()
         return Comparison(
             a=a,
             b=b,
             by=by,
             common=None,
             changed=changed,
-            warnings=said,
+            warnings=(*missed, *reordered),
             notes=notes,
             first_difference=first,
+            apart=_apart(a, b, by, first),
+            pace=_pace(a, b, by),
             not_compared=left,
             unit=unit,
             of_agent=of_agent,

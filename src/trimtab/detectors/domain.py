@@ -61,6 +61,7 @@ _ALL, _HUMP = 0.9, 8.0
 _FEWEST_BELOW, _BELOW_SHARE, _STAYS = 3, 1 / 6, 3
 """Of `_settled`; ours, chosen on made-up rewards that wander, seeds 0-14: no sound one is told."""
 _USUAL_CHECKS = 2
+_SETTLES, _NEAR_A_HALF = "settles below", "near a half"
 _PAID_SIGMA, _PAID_KEPT = 3.0, 0.5
 """Of `_pays`; ours."""
 
@@ -107,7 +108,7 @@ class DomainSign:
     @property
     def is_for_good(self) -> bool:
         """Whether it says of a level that it stays; one that comes back was no trouble."""
-        return self.all[0].how == "settles below"
+        return self.all[0].how in (_SETTLES, _NEAR_A_HALF)
 
     @cached_property
     def signals(self) -> tuple[str, ...]:
@@ -304,7 +305,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
     "sigma below best": lambda x, a, _: x.top - x.low >= a * x.sigma,
     "below start by": lambda x, a, _: x.low <= x.start - a * abs(x.start),
     "lost of the gain": lambda x, a, _: x.top - x.low >= a * (x.top - min(x.start, x.bottom)),
-    "settles below": lambda x, a, _: x.settled is not None and x.settled.lost >= a,
+    _SETTLES: lambda x, a, _: x.settled is not None and x.settled.lost >= a,
     "gave the gain back": lambda x, a, _: x.high - x.bottom >= a * (max(x.start, x.top) - x.bottom),
     "not rising": lambda x, a, _: x.quarters[2] <= x.quarters[1] + a * x.sigma,
     "accelerates": lambda x, a, _: _accelerates(x, a),
@@ -321,7 +322,7 @@ HOW: Mapping[str, Callable[[SignalLevel, float, SignalLevel], bool]] = {
         x.quarters[1] >= 2 * x.quarters[0] > 0 and x.quarters[2] >= a * x.quarters[1]
     ),
     "rises on": lambda x, a, _: x.quarters[0] + a * x.sigma < x.quarters[1] < x.quarters[2],
-    "near a half": lambda x, a, _: _stands_near(x, a, 0.5),
+    _NEAR_A_HALF: lambda x, a, _: _stands_near(x, a, 0.5),
     "logged": lambda _x, _a, _y: True,
 }
 """How a clause judges: (level of its signal, amount, level of the other signal) -> it holds."""
@@ -447,7 +448,7 @@ class DomainDetector:
         if told.num_held < sign.checks - 1 and more:
             return changed(told, num_held=told.num_held + 1), []
         up = sign.way == "up"
-        settled = main.settled if sign.is_for_good else None
+        settled = main.settled if sign.all[0].how == _SETTLES else None
         before = settled.reached if settled else _before(main, up=up)
         place = _onset(course, main, before)
         told = Told(

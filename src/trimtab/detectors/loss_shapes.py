@@ -31,7 +31,9 @@ All but a fall at once, a step and a start need 60 rows. Blind to a shape in a l
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -48,6 +50,7 @@ from trimtab.signals.robust import (
     difference_sigma,
     mad_sigma,
     median,
+    medians,
     printed_unit,
 )
 
@@ -135,6 +138,13 @@ class _Curve:
     x: Floats
     """ln(row + 1) at the middle of each block."""
     y: Floats
+
+    @cached_property
+    def shapes(self) -> Floats:
+        """Shapes of all powers over the blocks: [n_powers, n_blocks]."""
+        x = self.x
+        rows = [-x if power == 0 else np.sign(power) * np.exp(-power * x) for power in _POWERS]
+        return np.stack(rows)
 
 
 def _curve(record: RunRecord, rows: Rows) -> _Curve:
@@ -243,20 +253,37 @@ def _rms(rest: Floats) -> float:
 def _missing_fall(c: _Curve, k: int, bar: float) -> tuple[float, float] | None:
     """Return (score, promised fall) where the blocks from k on stand still; else None."""
     tail = c.y[k:]
-    slope = float(np.polyfit(np.arange(len(tail)), tail, 1)[0]) * len(tail)
+    if len(tail) < 4:
+        return None
+    place = np.arange(len(tail)) - (len(tail) - 1) / 2
+    slope = float(place @ tail / (place @ place)) * len(tail)
     # The cheap test first: what falls as far as the blocks before it does not stand.
     fits = None if -slope > 0.5 * float(np.ptp(c.y[k // 3 : k])) else _fit(c, slice(k // 3, k))
-    if fits is None or len(tail) < 4:
+    if fits is None:
         return None
-    worst: tuple[float, float] | None = None
-    for promise, error in fits.promises(k, len(c.y)):
+    above: list[tuple[float, float]] = []
+    for promise in fits.levels[:, k:]:
         promised = float(promise[0] - promise[-1])
         # What rises is another trouble.
         if promised <= 0 or not -0.5 * promised < -slope <= (1 - STALL_SHARE) * promised:
             return None
-        judged = median(tail - promise) / error, promised
-        worst = judged if worst is None else min(worst, judged)
-    return worst if worst is not None and worst[0] >= bar else None
+        above.append((median(tail - promise), promised))
+    return _surest(above, fits.errors(k, len(c.y)), bar)
+
+
+def _surest(
+    found: Sequence[tuple[float, float]], errors: Sequence[float], bar: float
+) -> tuple[float, float] | None:
+    """Return (score, size) of the fit that speaks least for it; None where that is below the bar.
+
+    Args:
+        found: (distance from the promise, what is returned as the size), by fit.
+        errors: Of each fit's promise.
+        bar: Least score.
+    """
+    judged = [(far / error, size) for (far, size), error in zip(found, errors, strict=True)]
+    worst = min(judged, default=(0.0, 0.0))
+    return worst if worst[0] >= bar else None
 
 
 @dataclass(frozen=True)
@@ -264,17 +291,21 @@ class _Fits:
     """Curves that fit some blocks: [n_fits, n_blocks] levels, carried on over the whole attempt."""
 
     levels: Floats
-    noise: Floats
-    """Of one block, [n_fits]."""
+    rests: Floats
+    """What the fitted blocks are off: [n_fits, num]."""
     lever: Floats
     """Squared distance of each block from the middle of the fit, in its own unit: [n_fits, n]."""
     num: int
 
-    def promises(self, first: int, stop: int) -> list[tuple[Floats, float]]:
-        """Return (levels, error of their middle) for blocks [first, stop), by fit."""
+    @cached_property
+    def noise(self) -> Floats:
+        """Of one block, [n_fits]."""
+        return np.array([max(dependent_blocks_sigma(rest), 1e-12) for rest in self.rests])
+
+    def errors(self, first: int, stop: int) -> list[float]:
+        """Return the error of the middle of the levels of blocks [first, stop), by fit."""
         own = 1 / self.num + self.lever[:, (first + stop) // 2] + 1.57 / (stop - first)
-        errors = self.noise * np.sqrt(own)
-        return list(zip(self.levels[:, first:stop], errors.tolist(), strict=True))
+        return [float(e) for e in self.noise * np.sqrt(own)]
 
 
 def _fit(c: _Curve, before: slice) -> _Fits | None:
@@ -286,23 +317,22 @@ def _fit(c: _Curve, before: slice) -> _Fits | None:
     y = c.y[before]
     if len(y) < 8:
         return None
-    shapes = _shapes(c)
+    shapes = c.shapes
     s = shapes[:, before]
     weights = np.ones_like(s)
     mean_s, mean_y, slope, spread = _lines(s, y, weights)
     for _ in range(2):
         rest = np.abs(y - mean_y - slope * (s - mean_s))
-        scale = 1.5 * MAD_TO_SIGMA * np.median(rest, axis=1, keepdims=True)
+        scale = 1.5 * MAD_TO_SIGMA * np.array(medians(rest))[:, None]
         weights = np.minimum(1.0, np.maximum(scale, 1e-12) / np.maximum(rest, 1e-300))
         mean_s, mean_y, slope, spread = _lines(s, y, weights)
     rest = y - mean_y - slope * (s - mean_s)
     errors = np.sqrt((weights * rest**2).sum(axis=1) / weights.sum(axis=1))
     # By the likelihood of normal noise: 2 ln L falls by less than 4 for what cannot be excluded.
     chosen = np.flatnonzero(errors <= max(float(errors.min()), 1e-12) * math.exp(2 / len(y)))
-    noise = np.array([max(dependent_blocks_sigma(rest[k]), 1e-12) for k in chosen.tolist()])
     all_centered = shapes[chosen] - mean_s[chosen]
     levels = mean_y[chosen] + slope[chosen] * all_centered
-    return _Fits(levels, noise, all_centered**2 / spread[chosen], len(y))
+    return _Fits(levels, rest[chosen], all_centered**2 / spread[chosen], len(y))
 
 
 def _lines(s: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats, Floats, Floats]:
@@ -314,12 +344,6 @@ def _lines(s: Floats, y: Floats, weights: Floats) -> tuple[Floats, Floats, Float
     spread = np.maximum((weights * centered**2).sum(axis=1, keepdims=True), 1e-300)
     slope = (weights * centered * (y - mean_y)).sum(axis=1, keepdims=True) / spread
     return mean_s, mean_y, slope, spread
-
-
-def _shapes(c: _Curve) -> Floats:
-    """Return the shapes of all powers over the blocks: [n_powers, n_blocks]."""
-    rows = [-c.x if power == 0 else np.sign(power) * np.exp(-power * c.x) for power in _POWERS]
-    return np.stack(rows)
 
 
 def _rate_is_up(record: RunRecord, rows: Rows, onset: int) -> bool:
@@ -577,17 +601,16 @@ def _unexplained_fall(
     """Return (score, fall) of the blocks after a place below the curve carried on; else None."""
     first, end = place
     own = float(c.y[max(0, 2 * first - end - 2)] - c.y[first - 1])
-    worst: tuple[float, float] | None = None
-    for promise, error in fits.promises(end, len(c.y)):
+    below: list[tuple[float, float]] = []
+    for promise in fits.levels[:, end:]:
         level = float(promise[:3].mean())
         fall = median(promise[:3] - c.y[end : end + 3])
         # It must stay low to the end of the rows, or the run has left it again.
         stays = median(promise - c.y[end:]) >= 0.5 * fall
         if fall < share * level or own > contrast * fall or not stays:
             return None
-        judged = fall / error, fall
-        worst = judged if worst is None else min(worst, judged)
-    return worst if worst is not None and worst[0] >= LOW_SIGMA else None
+        below.append((fall, fall))
+    return _surest(below, fits.errors(end, len(c.y)), LOW_SIGMA)
 
 
 def _edge(record: RunRecord, rows: Rows, first: int, stop: int, high: float, low: float) -> int:
