@@ -54,16 +54,18 @@ def against_findings(record: RunRecord, reference: RunRecord, name: str) -> tupl
     for p, f in zip(worse, tuple(found), strict=True):
         upto = slice(p.last + 1)
         gap = (b - a)[max(0, p.first - MIN_ROWS) : p.first]
-        if len(gap) >= MIN_ROWS and float(np.nanmedian(gap)) < _LEADS * p.gap:
-            continue  # it differed before, and the losses did not
-        found += _settings(record, reference, f, own[upto], theirs[upto], name)
+        before = len(gap) >= MIN_ROWS and float(np.nanmedian(gap)) < _LEADS * p.gap
+        # What differed before, when the losses did not, has to be far from the other.
+        least = _FAR if before else _DIFFERS
+        found += _settings(record, reference, f, own[upto], theirs[upto], name, least)
     return tuple(found)
 
 
 _LEADS = 0.1
 """Of the gap, by which the losses lie apart just before they part, where a setting parts them. Ours."""
-_DIFFERS = 0.02
-"""Share by which a setting must differ: less is a schedule that is a row further. Ours."""
+_DIFFERS, _FAR = 0.02, 0.4
+"""Share by which a setting must differ, less is a schedule that is a row further; and the logarithm
+of 1.5, where it did so while the losses were equal. Ours."""
 _END_ROWS = 32
 """Common rows, the median of whose differences is the gap at the end."""
 _EQUAL = 5e-4
@@ -98,9 +100,18 @@ def against_note(record: RunRecord, reference: RunRecord, name: str) -> str:
 
 
 def _settings(
-    record: RunRecord, reference: RunRecord, f: Finding, own: Rows, theirs: Rows, name: str
+    record: RunRecord,
+    reference: RunRecord,
+    f: Finding,
+    own: Rows,
+    theirs: Rows,
+    name: str,
+    least: float,
 ) -> list[Finding]:
-    """Return the logged settings that differ in most common rows up to the end of a stretch."""
+    """Return the logged settings that differ in most common rows up to the end of a stretch.
+
+    By `least` at least, as a logarithm.
+    """
     found = []
     for signal in SETTING_SIGNALS:
         mine, other = record.columns.get(signal), reference.columns.get(signal)
@@ -109,7 +120,7 @@ def _settings(
         x, y = mine.values[own], other.values[theirs]
         rows = np.flatnonzero(np.isfinite(x) & np.isfinite(y) & (x > 0) & (y > 0))
         ratio = x[rows] / y[rows]
-        apart = np.abs(np.log(ratio)) > _DIFFERS
+        apart = np.abs(np.log(ratio)) > least
         if len(rows) < MIN_ROWS or apart.mean() <= 0.5:
             continue
         order = np.argsort(ratio[apart], kind="stable")

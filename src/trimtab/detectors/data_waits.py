@@ -4,7 +4,7 @@ A loader that runs dry stops a step every so often; the median of the pace stand
 note. Where the log holds the wait (`data_time_s`) beside the time of a step, rows that take
 `TIMES` their median and wait for data for half of that are counted. They are told where there are
 `LEAST` of them, in both halves, and they cost `SHARE` of the time of the run, its first
-`BEGIN_SHARE` left out. A wait that every row has is the pace of the run, and no trouble to find.
+`BEGIN_SHARE` left out. First rows of epochs count where they alone cost `OF_STARTS` of it. A wait that every row has is the pace of the run, and no trouble to find.
 
 In hindsight. The bars are ours.
 """
@@ -20,7 +20,7 @@ from trimtab.signals.robust import median
 __all__ = ["data_wait_findings"]
 
 TIMES, OF_STEP = 3.0, 0.5
-LEAST, SHARE, BEGIN_SHARE = 8, 0.08, 0.05
+LEAST, SHARE, OF_STARTS, BEGIN_SHARE = 8, 0.08, 0.15, 0.05
 MIN_ROWS = 64
 
 
@@ -38,9 +38,12 @@ def data_wait_findings(record: RunRecord) -> tuple[Finding, ...]:
             continue
         taken, waited = steps.values[rows], waits.values[rows]
         usual = median(taken)
-        stalls = (
-            (taken > TIMES * usual) & (waited > OF_STEP * taken) & ~_begins_an_epoch(record, rows)
-        )
+        stalls = (taken > TIMES * usual) & (waited > OF_STEP * taken)
+        # Workers that start with an epoch wait so in each; often that is a small part of it.
+        of_starts = stalls & _begins_an_epoch(record, rows)
+        dear = float((taken[of_starts] - usual).sum()) >= OF_STARTS * float(taken.sum())
+        if not dear:
+            stalls = stalls & ~of_starts
         lost = float((taken[stalls] - usual).sum())
         half = len(rows) // 2
         both = min(int(stalls[:half].sum()), int(stalls[half:].sum())) >= LEAST // 4
@@ -65,6 +68,11 @@ def data_wait_findings(record: RunRecord) -> tuple[Finding, ...]:
                 text=(
                     f"{len(at)} rows wait for data, for up to {longest:.3g} s where {usual:.3g} s is"
                     f" usual: {lost / float(taken.sum()):.0%} of the time"
+                    + (
+                        "; most begin an epoch, where workers start anew"
+                        if 2 * of_starts.sum() > stalls.sum() and dear
+                        else ""
+                    )
                 ),
             )
         )

@@ -25,7 +25,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.sawtooth import finding_of, of_epochs, sawtooth_of
 from trimtab.record import RunRecord
-from trimtab.signals.robust import mad_sigma, median
+from trimtab.signals.robust import mad_sigma, median, printed_unit
 
 __all__ = ["round_findings", "staircase_findings"]
 
@@ -52,6 +52,8 @@ ROUND_ROWS = 8192
 """Of the end of an attempt, that are searched."""
 LONG_ROUND = 16
 """Rows of a round that are no list of tasks or steps in time. Ours."""
+OF_DIGITS = 3.0
+"""Of the last printed digit that a step goes down by. Ours."""
 SWING_ROWS, SWINGS, BESIDE = 8, (3.0, 5.0), 0.3
 """Rows of a round; times its low, that its high comes to where neighbors are alike and where not; and
 correlation of a row with the next within it, from which on they are. Ours."""
@@ -118,6 +120,10 @@ def _staircase(record: RunRecord, rows: Rows) -> Finding | None:
     if not hits or max(hits)[0] < bar:
         return None
     weakest, _, period = _shortest(hits)
+    edges = np.arange(period, num - width, period).tolist()
+    falls = [float(down[max(0, t - width - 2) : t - width + 3].max()) for t in edges]
+    if min(falls) < OF_DIGITS * printed_unit(loss):  # the last digit goes down, and no stair
+        return None
     onset = int(rows[min(period * size, len(rows) - 1)])
     fell = _validation_falls(record, onset, int(rows[-1]))
     steps = (num - width - 1) // period

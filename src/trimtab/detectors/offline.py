@@ -258,6 +258,8 @@ def all_findings(
         found = with_score_sinks(record, found)
     if with_climbs.__name__ not in moved.off and is_distance(record) and not no_distance:
         climbs = with_climbs(record, found)
+        if as_explained.__name__ not in moved.off:
+            climbs = as_explained(record, climbs)
         found = tuple(
             replace(f, in_hindsight=True) if f.detector == "came-up" else f for f in climbs
         )

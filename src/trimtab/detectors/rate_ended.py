@@ -10,6 +10,7 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding, Row, Rows
 
@@ -27,6 +28,41 @@ class RateEndedState:
     first_row: int = 0
     first_step: float = 0.0
     told: bool = False
+    steps: int = 0
+    """Changes of the rate while it was above 0."""
+    finest: float = math.inf
+    """The smallest of them."""
+    held: int = 0
+    """Rows at the last rate above 0."""
+
+    def after(self, rates: NDArray[np.float64]) -> "RateEndedState":
+        """Return the state after more rates above 0, float64 [n >= 1]."""
+        before = self.rate if self.highest else float(rates[0])
+        moves = np.abs(np.diff(rates, prepend=before))
+        at = np.flatnonzero(moves)
+        return RateEndedState(
+            self.num_rows + len(rates),
+            float(rates[-1]),
+            max(self.highest, float(rates.max())),
+            steps=self.steps + len(at),
+            finest=min(self.finest, float(moves[at].min())) if len(at) else self.finest,
+            held=len(rates) - int(at[-1]) if len(at) else self.held + len(rates),
+        )
+
+    @property
+    def is_last_digit(self) -> bool:
+        """Whether the last rate above 0 is one in the last of few digits that rates are printed with.
+
+        A rate that falls smoothly stays at each of them for rows, and moves by no less.
+        """
+        power = 10.0 ** round(math.log10(self.rate))
+        one = abs(self.rate - power) <= DIGITS * power
+        coarse = self.steps >= FEWEST_STEPS and self.finest >= (1 - DIGITS) * power
+        return one and coarse and self.held >= 2
+
+
+FEWEST_STEPS, DIGITS = 3, 1e-6
+"""Changes of a rate before its digits are believed to be few, and a share that rounding may add. Ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +88,7 @@ class RateEndedDetector:
             return state, ()
         s = state
         if rate > self.nothing * max(s.highest, rate):
-            return RateEndedState(s.num_rows + 1, rate, max(s.highest, rate)), ()
+            return s.after(np.array([rate])), ()
         if not s.zeros:
             s = replace(s, first_row=row.index, first_step=row.step)
         s = replace(s, num_rows=s.num_rows + 1, zeros=s.zeros + 1)
@@ -60,12 +96,14 @@ class RateEndedDetector:
         if s.told or s.rate == 0 or s.zeros < due:
             return s, ()
         s = replace(s, told=True)
+        few = rate == 0 and s.is_last_digit
         now = "0" if rate == 0 else f"{rate:.2g}, of {s.highest:.3g} at its highest,"
+        now += " as printed" if few else ""
         finding = Finding(
             detector=self.name,
             kind="plateau",
             signal="lr",
-            severity="warning",
+            severity="info" if few else "warning",
             row=row.index,
             step=row.step,
             onset_row=s.first_row,
@@ -93,8 +131,7 @@ class RateEndedDetector:
         at = 0
         for k in (*zeros.tolist(), len(usable)):
             if k > at:
-                last = float(lr[usable[k - 1]])
-                state = RateEndedState(state.num_rows + k - at, last, float(highest[k - 1]))
+                state = state.after(lr[usable[at:k]])
             if k < len(usable):
                 state, found = self.update(state, rows.row(int(usable[k])))
                 findings += found

@@ -46,16 +46,16 @@ def restart_loop_findings(record: RunRecord) -> tuple[Finding, ...]:
     reached = np.array([float(record.step[: s.start].max()) for s in own])
     if np.mean(ends <= reached) < WORN:
         return ()
-    # Branches, trials and tasks end where they were to end.
-    if max(Counter(ends.tolist()).values()) > ALIKE * len(ends):
-        return ()
+    alike = max(Counter(ends.tolist()).values()) > ALIKE * len(ends)
+    if alike and float(np.median(ends)) > float(record.step[first].max()):
+        return ()  # branches, trials and tasks end where they were to end
     return (
         finding_at(
             record,
             detector="restart-loop",
             kind="resume-jump",
             signal="loss",
-            severity="warning",
+            severity="info" if alike else "warning",
             row=own[-1].start,
             onset_row=own[0].start,
             end_row=own[-1].stop - 1 if own[-1].stop < record.num_rows else None,
@@ -65,8 +65,10 @@ def restart_loop_findings(record: RunRecord) -> tuple[Finding, ...]:
             closed=False,
             text=(
                 f"{count} times it starts again from {record.axis} {number(at)}, and comes to"
-                f" {number(median(ends))} or so: something ends the run, or it is started by hand"
-                " (in hindsight)"
+                f" {number(median(ends))} or so: "
+                + ("always the same ends it, or these are its branches" * alike)
+                + ("something ends the run, or it is started by hand" * (not alike))
+                + " (in hindsight)"
             ),
         ),
     )

@@ -33,8 +33,13 @@ STAGE = "stage"
 
 
 _NOTHING: Mapping[str, Column] = {}
-_NAMES = frozenset({"task", "dataset", "corpus", "data source"})
-"""What is learned, or from what, where that is held and changed."""
+_NAMES = frozenset({"task", "dataset", "corpus", "data source"}) | {
+    f"{of}{what}{steps}"
+    for of in ("gradient ", "grad ", "")
+    for what in ("accumulation", "accum")
+    for steps in (" steps", " iter", "")
+}
+"""What is learned, or from what, and of how many parts a step is, where that is held and changed."""
 
 
 def may_state_setting(key: str) -> bool:
