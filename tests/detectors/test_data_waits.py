@@ -35,3 +35,15 @@ def test_a_few_and_what_is_no_number_are_none() -> None:
     assert not _told(0.4 + stall, 0.005 + stall)
     assert not _told(np.full(N, np.nan), np.full(N, np.inf))
     assert not _told(np.zeros(N), np.zeros(N))
+
+
+def test_workers_that_start_with_each_epoch_are_told_where_they_are_dear() -> None:
+    def told(wait_s: float) -> list[str]:
+        wait = wait_s * (T % 16 == 0)
+        columns = {"step_time_s": 1.0 + wait, "data_time_s": 0.02 + wait, "loss": np.ones(N)}
+        columns["epochs_seen"] = np.floor(T / 16)
+        return [f.text for f in data_wait_findings(record_of(T.astype(float), columns))]
+
+    assert not told(2.5)  # an eighth of the time
+    (text,) = told(6.0)
+    assert "workers start anew" in text

@@ -60,3 +60,13 @@ def test_a_loss_that_is_nan_before_the_first_update_is_a_note(tmp_path: Path) ->
     path.write_text("\n".join([*lines, *last]) + "\n")
     broken = [i.severity for i in analyze(path).incidents if i.incident.kind == "non-finite"]
     assert "critical" in broken
+
+
+def test_a_range_test_alone_is_no_divergence() -> None:
+    t = np.arange(200)
+    loss = 2 + 3 * np.exp(-t / 30) + 0.03 * np.random.default_rng(0).standard_normal(200)
+    loss[140:] *= np.exp(0.06 * np.arange(60))
+    rate = 1e-7 * 10 ** (7 * t / 199)
+    for lr in (rate, np.round(rate, 8)):
+        found = analyze({"step": t, "loss": loss, "lr": lr})
+        assert [i.kind for i in found.incidents if i.severity != "info"] == []

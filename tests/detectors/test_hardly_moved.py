@@ -103,3 +103,9 @@ def test_a_run_that_starts_over_and_stands_far_above_is_told(level: float, is_to
     found = trimtab.analyze({"step": steps, "loss": loss})
     said = [f.text for i in found.incidents for f in i.incident.findings]
     assert any("started over" in text and "has stood" in text for text in said) is is_told
+
+
+def test_what_was_learned_and_lost_is_not_said_to_have_learned_nothing() -> None:
+    loss = np.where(ROW < 110, 4.0 - 2.3 * np.minimum(ROW / 60, 1), 4.1) + noise(0.03, 9)
+    norm = np.where(ROW < 110, 1.0, 0.02) * np.exp(noise(0.1, 1))
+    assert "never-learns" not in [kind for kind, _ in told(loss, norm)]

@@ -60,3 +60,13 @@ def test_a_loop_is_told_with_what_to_do(tmp_path: Path) -> None:
     (incident,) = [i for i in found.incidents if i.severity != "info"]
     assert incident.causes[0].cause == "ends-again"
     assert [r.remedy for r in incident.plan.remedies] == ["read-its-end"]
+
+
+def test_starts_that_all_end_where_the_first_ended_are_a_note(
+    read: Callable[[str], RunRecord],
+) -> None:
+    """One bad batch ends each of them; branches may go as far as their trunk, too."""
+    (found,) = restart_loop_findings(read(_text([*range(1, 16), *[*range(13, 16)] * 5])))
+    assert found.severity == "info"
+    beyond = [*range(1, 16), *[*range(13, 20)] * 5]
+    assert not restart_loop_findings(read(_text(beyond)))

@@ -424,3 +424,15 @@ def test_an_agent_that_learns_within_its_first_rows_has_left_its_level(tmp_path:
     clip: Columns = episodes(20 + 3 * rng.normal(size=400))
     clip["epsilon"] = np.linspace(0.2, 0.0, 400)
     assert not alarms(log(tmp_path / "clip.csv", clip))
+
+
+def test_a_reward_that_rose_and_sinks_is_not_said_to_stand() -> None:
+    t = np.arange(300)
+    rng = np.random.default_rng(0)
+    reward = -3 - 6 * np.exp(-t / 60) - np.where(t > 260, (t - 260) * 0.4, 0.0)
+    columns = {
+        "loss": rng.normal(0, 1, len(t)),
+        "reward": reward + rng.normal(0, 0.3, len(t)),
+    }
+    (run,) = trimtab.analyze({"step": t, **columns}).runs
+    assert "sinks" in run.judgement.why

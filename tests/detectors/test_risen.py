@@ -94,3 +94,11 @@ def test_a_difference_of_two_terms_has_no_level_that_is_worse(level: float, told
     loss = level + 0.02 * _noise(1153, num=500)
     loss[:60] -= 0.08
     assert bool(_told(loss)) is told
+
+
+def test_a_tower_where_the_level_rises_does_not_move_the_place() -> None:
+    t = np.arange(1000)
+    for seed in range(5):
+        loss = np.where(t < 600, 0.4, 1.45) + 0.15 * _noise(seed, num=1000)
+        loss[600:603] = 3.0, 14.0, 23.0
+        assert all(abs(onset - 600) <= 3 for onset in _told(loss))

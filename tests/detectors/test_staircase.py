@@ -60,3 +60,10 @@ def test_rows_in_the_order_of_their_labels_are_told(shuffled: bool) -> None:
     found = analyze({"step": np.arange(300.0), "loss": loss}).incidents
     told = [i.causes[0].cause for i in found if i.incident.kind == "repeated-data" and i.causes]
     assert told == ([] if shuffled else ["data-order"])
+
+
+def test_the_last_digits_of_a_small_loss_are_no_stair() -> None:
+    rng = np.random.default_rng(0)
+    t = np.arange(300)
+    loss = np.round(0.3 * np.exp(-t / 60) * (1 + 0.05 * rng.standard_normal(300)), 2)
+    assert not staircase_findings(record_of(t.astype(float), {"loss": loss}))

@@ -47,6 +47,8 @@ _DERIVED = frozenset({"perplexity", "loss_step_std", "clipped", "clip_frequency"
 """Signals that follow from others, and are judged through them."""
 _FEWEST_REWARDS = 48
 """Rewards from which a fall of them would have been told, without a loss."""
+_FAR_MADS = 2.0
+"""Median deviations of an eighth of the rewards, by which levels lie apart. Ours."""
 _NEVER = 0.05
 """A fault seen in a smaller share of places is said to be missed."""
 _MOST_NAMED = 5
@@ -301,6 +303,16 @@ def _unrisen(record: RunRecord) -> str:
     first, last = (
         median(part) for part in (rewards[: len(rewards) // 4], rewards[-(len(rewards) // 4) :])
     )
+    parts = np.array_split(rewards, 8)
+    levels = [median(part) for part in parts]
+    best = levels[1 + int(np.argmax(levels[1:-2]))]
+    noise = max(median(np.abs(part - median(part))) for part in parts[1:-2])
+    if best - levels[-1] > 2 * _FAR_MADS * noise and best - first > _FAR_MADS * noise:
+        return (
+            f"the reward had come from {number(first)} to {number(best)} and lies at"
+            f" {number(levels[-1])} in the last {len(parts[-1])} of {len(rewards)} rows: it sinks, or"
+            " swings"
+        )
     return (
         f"the reward stands where it began ({number(first)} → {number(last)} in {len(rewards)} rows):"
         " learned before, or not at all, the log does not say"

@@ -8,6 +8,7 @@ of the rows, and norms g of the first rows and of that half:
 
     |s - e| <= `MOVED_SHARE` s,   the half is flat to `FLAT_SHARE`,   median g_first / g >= `DIED`
 
+and no eighth of the first half lies below `LEARNED` s: what had been learned was lost later.
 Where e lies above s, by `WORSE` or more, the highest of the first `EARLY_ROWS` norms is held
 against g: a rate too high breaks a model within some steps, not in the first one.
 
@@ -39,7 +40,7 @@ __all__ = ["hardly_moved_findings"]
 
 MIN_ROWS, WARM_ROWS = 100, 200
 FIRST_ROWS = 3
-MOVED_SHARE = 0.05
+MOVED_SHARE, LEARNED = 0.05, 0.8
 FLAT_SHARE = 0.02
 DIED = 5.0
 EARLY_ROWS = 16
@@ -92,6 +93,8 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
         return None
     if moved > FLAT_SHARE * level or not now > 0 or before / now < DIED:
         return None
+    if _lowest_of(losses[:half]) < LEARNED * first:
+        return None  # it had learned, and lost it: the rise is what is told
     return finding_at(
         record,
         detector="hardly-moved",
@@ -110,6 +113,12 @@ def _judge(record: RunRecord, span: slice) -> Finding | None:
             f" norm fell {before:.3g} → {now:.3g}: nothing is learned (in hindsight)"
         ),
     )
+
+
+def _lowest_of(losses: NDArray[np.float64]) -> float:
+    """Return the lowest median of a stretch of an eighth of these rows."""
+    size = max(len(losses) // 8, 1)
+    return float(np.median(losses[: len(losses) // size * size].reshape(-1, size), axis=1).min())
 
 
 def _barely_warm(record: RunRecord, span: slice) -> Finding | None:

@@ -33,6 +33,7 @@ from trimtab.detectors.loss_shapes import (
 )
 from trimtab.detectors.lost_signals import lost_signal_findings
 from trimtab.detectors.memorised import memorised_findings
+from trimtab.detectors.noise_gone import noise_gone_findings
 from trimtab.detectors.norm_climbs import with_norm_climbs
 from trimtab.detectors.one_level import Levelled, at_one_level
 from trimtab.detectors.one_scale import Rescaled, at_one_scale
@@ -72,6 +73,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     held_out_drop_findings,
     held_out_still_findings,
     memorised_findings,
+    noise_gone_findings,
     plateau_findings,
     cut_early_findings,
     resume_findings,
@@ -112,6 +114,7 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     hardly_moved_findings,
     held_out_drop_findings,
     memorised_findings,
+    noise_gone_findings,
     plateau_findings,
     cut_early_findings,
     late_stall_findings,

@@ -33,8 +33,8 @@ LEAST_SHARE = 0.02
 """Of the level. As in `swells`."""
 SIGN_SHARE = 0.25
 """Of the rows, at which a loss changes its sign: far more than one that passes 0. Ours."""
-_MOST_MOVED = 16
-"""Rows by which the place may be later than sums say."""
+_MOST_MOVED = 64
+"""Rows by which the place may be later than sums say: a spike there widens both sides."""
 NEGLIGIBLE = 1e-3
 """Of the first losses: below that a change does not matter. As in `hindsight`."""
 
@@ -79,9 +79,7 @@ def _of(record: RunRecord, rows: NDArray[np.intp], y: Floats) -> list[Finding]:
     over_bar, k, m, level_before, rise_by = best
     if not k:
         return []
-    # Sums say where within a few rows; those that have not risen yet lie before it.
-    risen = y[k : k + _MOST_MOVED] > level_before + 0.25 * rise_by
-    onset = k + int(np.argmax(risen))
+    onset = k + _parting(y[k : k + min(m, _MOST_MOVED)] > level_before + 0.25 * rise_by)
     return [
         finding_at(
             record,
@@ -102,3 +100,13 @@ def _of(record: RunRecord, rows: NDArray[np.intp], y: Floats) -> list[Finding]:
             ),
         )
     ]
+
+
+def _parting(risen: NDArray[np.bool_]) -> int:
+    """Return the place that parts what has not risen from what has, with the fewest on a wrong side.
+
+    Among places as good it is the first.
+    """
+    before = np.append(0, np.cumsum(risen))  # risen, though before the place
+    behind = np.append(np.cumsum(~risen[::-1])[::-1], 0)  # not risen, though behind it
+    return int(np.argmin(before[:-1] + behind[:-1]))

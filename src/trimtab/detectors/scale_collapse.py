@@ -6,7 +6,7 @@ floor and stays there: every step is skipped or loses its small gradients, and n
 Where a row stands for many steps, or the scaler grows fast, the scale swings in every window: a
 fall must then exceed the mean fall of the windows before by `over_swing` halvings.
 The calibration of the first rows, where a scaler comes down from a very high start, is no
-collapse. A lower scale that holds for `timeout_rows` is accepted, which is reported once.
+collapse; where the scale has held for `held_rows` before, a fall by `critical_halvings` is one. A lower scale that holds for `timeout_rows` is accepted, which is reported once.
 
 Blind to a scale that sinks over thousands of rows: see `level`.
 """
@@ -50,6 +50,12 @@ class ScaleCollapseState:
     swing: float = 0.0
     """Mean over the whole windows since the calibration of the largest fall within each."""
     num_windows: int = 0
+    last: float = math.nan
+    """The last log2 scale."""
+    num_held: int = 0
+    """Rows since the scale last fell."""
+    held_from: int = -1
+    """The first of the first `held_rows` of them, counted like `num_rows`; -1: not yet."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +73,8 @@ class ScaleCollapseDetector:
     `warn_halvings`."""
     calibration_rows: int = 64
     """A scaler that starts at 2^32 needs up to 32 halvings to find its range."""
+    held_rows: int = 16
+    """Rows in which the scale does not fall, by which it has found it. Ours."""
     timeout_rows: int = 200
     """Rows without a new low after which the lower scale is accepted; as in `spike`."""
     floor_scale: float = 1.0
@@ -126,7 +134,9 @@ class ScaleCollapseDetector:
         # The ring starts as zeros, and log2 scale 0 would count as a scale of 1 that was logged.
         before[: self.window_rows - kept] = -np.inf
         tops = sliding_window_view(np.concatenate((before[1:], y)), self.window_rows).max(axis=1)
+        held = _rows_held(s, y)
         settled = s.num_rows + np.arange(1, len(y) + 1) > self.calibration_rows
+        settled |= (s.held_from >= 0) | np.logical_or.accumulate(held >= self.held_rows)
         floor = math.log2(self.floor_scale)
         fell = np.maximum.accumulate(np.append(s.highest, y))[1:] >= floor + self.warn_halvings
         # Two ways to open: a fall within the window, and a scale at the floor after it was higher.
@@ -149,6 +159,7 @@ class ScaleCollapseDetector:
     ) -> ScaleCollapseState:
         recent, places, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
         ring = (s.num_rows + np.arange(len(y))) % self.window_rows
+        held = _rows_held(s, y)
         recent[ring], places[ring], steps[ring] = y, rows.index[at], rows.step[at]
         return replace(
             s,
@@ -157,11 +168,15 @@ class ScaleCollapseDetector:
             steps=steps,
             num_rows=s.num_rows + len(y),
             highest=max(s.highest, float(y.max())),
+            last=float(y[-1]),
+            num_held=int(held[-1]),
+            held_from=self._held_from(s, held),
         )
 
     def _remember(self, s: ScaleCollapseState, row: Row, y: float) -> ScaleCollapseState:
         recent, rows, steps = s.recent.copy(), s.rows.copy(), s.steps.copy()
         at = s.num_rows % self.window_rows
+        held = 0 if y < s.last else s.num_held + 1
         recent[at], rows[at], steps[at] = y, row.index, row.step
         return self._with_swing(
             changed(
@@ -171,8 +186,18 @@ class ScaleCollapseDetector:
                 steps=steps,
                 num_rows=s.num_rows + 1,
                 highest=max(s.highest, y),
+                last=y,
+                num_held=held,
+                held_from=self._held_from(s, np.array([held])),
             )
         )
+
+    def _held_from(self, s: ScaleCollapseState, held: NDArray[np.intp]) -> int:
+        """Return where the scale first held, after rows that make `num_held` this: [n >= 1]."""
+        long = np.flatnonzero(held >= self.held_rows)
+        if s.held_from >= 0 or not len(long):
+            return s.held_from
+        return s.num_rows + int(long[0]) + 1 - self.held_rows
 
     def _with_swing(self, s: ScaleCollapseState) -> ScaleCollapseState:
         """Return the state with the fall of a window that is just full."""
@@ -186,9 +211,16 @@ class ScaleCollapseDetector:
     def _open(
         self, s: ScaleCollapseState, row: Row, y: float
     ) -> tuple[ScaleCollapseState, tuple[Finding, ...]]:
-        top = float(s.recent[: min(s.num_rows, self.window_rows)].max())
-        least = max(self.warn_halvings, s.swing + self.over_swing)
-        if s.num_rows <= self.calibration_rows or top - y < least:
+        first, least = 0, max(self.warn_halvings, s.swing + self.over_swing)
+        if s.num_rows <= self.calibration_rows:
+            if s.held_from < 0:
+                return s, ()
+            first, least = s.held_from, self.critical_halvings
+        if float(s.recent[: min(s.num_rows, self.window_rows)].max()) - y < least:
+            return s, ()
+        first = max(first, s.num_rows - self.window_rows)
+        top = max(float(s.recent[i % self.window_rows]) for i in range(first, s.num_rows))
+        if top - y < least:
             return s, ()
         onset_row, onset = self._first_fall(s, top)
         s = replace(
@@ -296,3 +328,11 @@ class ScaleCollapseDetector:
                 " learning"
             ),
         )
+
+
+def _rows_held(s: ScaleCollapseState, y: NDArray[np.float64]) -> NDArray[np.intp]:
+    """Return the rows since the scale last fell, as of each of some rows: [n]."""
+    fell = np.diff(y, prepend=s.last) < 0  # of a first row there is nothing to fall from
+    at = np.arange(len(y))
+    last = np.maximum.accumulate(np.where(fell, at, -1))
+    return np.where(last < 0, s.num_held + at + 1, at - last)

@@ -1,4 +1,4 @@
-"""A setting in force changes in the middle of a run: weight decay, batch, Adam's decay rates.
+"""A setting in force changes in a run: weight decay, batch, decay rates of Adam, a weight of the loss.
 
 Settings stand still or follow a smooth schedule. A setting that kept one value for `min_rows` rows,
 then takes another by `factor` or more and keeps it for `hold_rows` rows, was changed: at a resume,
@@ -25,7 +25,10 @@ _NAMES = {
     "beta1": "beta1",
     "beta2": "beta2",
     "adam_eps": "Adam's epsilon",
+    "kl_weight": "the weight of the divergence",
 }
+_BY_PLAN = frozenset({"kl_weight"})
+"""Weights of a part of the loss: stages raise them, so a change is told as a note."""
 
 
 @dataclass(frozen=True)
@@ -134,7 +137,7 @@ class SettingChangeDetector:
             detector=self.name,
             kind="setting-jump",
             signal=signal,
-            severity="warning",
+            severity="info" if signal in _BY_PLAN else "warning",
             row=row,
             step=step,
             onset_row=s.new_row,

@@ -10,7 +10,7 @@ from trimtab.diagnosis import evidence as e
 from trimtab.diagnosis import sentences as say
 from trimtab.diagnosis.cause_entry import CauseEntry
 from trimtab.diagnosis.evidence import EvidenceRule
-from trimtab.diagnosis.features import Features
+from trimtab.diagnosis.features import CHANGED_SIGNS, Features
 
 __all__ = ["EVERYDAY"]
 
@@ -90,7 +90,6 @@ _ZERO_RULES = (
 )
 
 _STANDS = ("held-out-still", "held-out-worst")
-_CHANGED = ("setting-change", "unannounced-change", "loss-count", "most-frozen")
 
 EVERYDAY: tuple[CauseEntry, ...] = (
     CauseEntry(
@@ -253,27 +252,29 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         prior=_RARE,
         rules=(
             EvidenceRule(
-                "sign", e.sign(*_CHANGED), _SURE, "the log shows the setting at another value"
+                "sign", e.sign(*CHANGED_SIGNS), _SURE, "the log shows it: {f.changed_setting}"
             ),
             # What was put back and held needs no other sign.
             EvidenceRule(
                 "no-sign",
                 lambda f: (
-                    e.no_sign(*_CHANGED)(f) * (1 - e.put_back_held(f)) * (1 - _moved_at_once(f))
+                    e.no_sign(*CHANGED_SIGNS)(f)
+                    * (1 - e.put_back_held(f))
+                    * (1 - _moved_at_once(f))
                 ),
                 _ABSENT,
                 "nothing in the log shows it",
             ),
             EvidenceRule(
                 "moved-at-once",
-                lambda f: e.no_sign(*_CHANGED)(f) * _moved_at_once(f),
+                lambda f: e.no_sign(*CHANGED_SIGNS)(f) * _moved_at_once(f),
                 8.0,
                 "from one row to the next and for good, beside a calm loss: learning does no such"
                 " thing, a batch, a clip, a way of adding up, other data or another weight does",
             ),
             EvidenceRule(
                 "put-back-alone",
-                lambda f: e.no_sign(*_CHANGED)(f) * e.put_back_held(f),
+                lambda f: e.no_sign(*CHANGED_SIGNS)(f) * e.put_back_held(f),
                 6.0,
                 "no other change was needed",
             ),

@@ -89,6 +89,8 @@ class Features:
     reference_setting: str = ""
     """What differs from the reference run that it is judged by, for people; empty: nothing known.
     """
+    changed_setting: str = ""
+    """Which setting the log shows at another value, for people; empty: none."""
     batch_nonfinite: float = 0.0
     """Values of the batch of the onset that are NaN or Inf, where none were before; 0: none, or not
     known."""
@@ -152,6 +154,8 @@ class Features:
     """Highest grad norm while the scale fell over its median before that; 1 is flat."""
     nonfinite_first: str = ""
     """loss, grads or both: which was not finite first; empty: all finite."""
+    terms_finite: bool = False
+    """Whether the terms of that loss are logged in that row, and are finite."""
     nonfinite_rows: int = 0
     """Rows of the attempt from the onset on whose loss is not finite."""
     nonfinite_alone: bool = False
@@ -320,6 +324,7 @@ def incident_features(
         "rows_seen": num_rows_of(before),
         "batch_odd": _said_by(incident, "batch"),
         "reference_setting": _said_by(incident, "reference-setting"),
+        "changed_setting": next(filter(None, (_said_by(incident, d) for d in CHANGED_SIGNS)), ""),
         **_of_batch(record, incident, before),
         **_signs(record, incident),
         "training": training_of(record),
@@ -358,6 +363,8 @@ def _said_by(incident: Incident, detector: str) -> str:
     return next((f.text for f in incident.findings if f.detector == detector), "")
 
 
+CHANGED_SIGNS = ("setting-change", "unannounced-change", "loss-count", "most-frozen")
+"""Detectors that see a setting at another value."""
 _TURNS = frozenset(
     {"overfitting", "overfitting-few-rows", "memorised", "by-heart", "evaluation-jump"}
 )
@@ -590,9 +597,23 @@ def _nonfinite(record: RunRecord, during: Span) -> dict[str, object]:
             bad = np.flatnonzero(column.present[rows] & ~np.isfinite(column.values[rows]))
             if len(bad):
                 first[label] = int(bad[0])
-    if len(first) == 2 and len(set(first.values())) == 1:
-        return {"nonfinite_first": "both"}
-    return {"nonfinite_first": min(first, key=lambda k: first[k])} if first else {}
+    if not first:
+        return {}
+    both = len(first) == 2 and len(set(first.values())) == 1
+    return {
+        "nonfinite_first": "both" if both else min(first, key=lambda k: first[k]),
+        "terms_finite": "loss" in first and _terms_finite(record, during[0] + first["loss"]),
+    }
+
+
+def _terms_finite(record: RunRecord, row: int) -> bool:
+    """Whether two terms of the loss or more are logged in a row, and all of them are finite."""
+    terms = [
+        column.values[row]
+        for name, column in record.columns.items()
+        if (name.startswith("loss/") or name in ("recon_loss", "latent_kl")) and column.present[row]
+    ]
+    return len(terms) > 1 and bool(np.isfinite(terms).all())
 
 
 def _nonfinite_rows(

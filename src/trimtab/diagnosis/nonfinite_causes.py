@@ -23,6 +23,9 @@ _HIDDEN = (
     "the loss is printed as 0 while the grad norm is not finite: the Trainer of transformers prints"
     " NaN so (logging_nan_inf_filter)"
 )
+_TERMS = (
+    "the terms of the loss in that row are finite: their sum, or a term that is not logged, is not"
+)
 _SUDDEN = "{f.nonfinite_first} not finite although the row before was as usual"
 _LOSS_FIRST = "the loss itself was not finite, before or with the gradients"
 _SUDDEN_WEIGHT = 1.6
@@ -71,6 +74,7 @@ NONFINITE: tuple[CauseEntry, ...] = (
                 "the batches hold no whole numbers, so no labels that could be masked",
             ),
             EvidenceRule("inf", e.inf_first, -3.0, "the first was Inf, and 0 / 0 is NaN"),
+            EvidenceRule("terms", lambda f: e.yes(f.terms_finite), -3.0, _TERMS),
             EvidenceRule(
                 "grads-first",
                 lambda f: e.yes(f.nonfinite_first == "grads"),
@@ -102,6 +106,7 @@ NONFINITE: tuple[CauseEntry, ...] = (
             EvidenceRule("sudden", e.sudden_nonfinite, _SUDDEN_WEIGHT, _SUDDEN),
             EvidenceRule("loss-first", e.loss_nonfinite_first, 0.8, _LOSS_FIRST),
             EvidenceRule("hidden", e.hidden_nan, 1.0, _HIDDEN),
+            EvidenceRule("terms", lambda f: e.yes(f.terms_finite), 2.5, _TERMS),
             EvidenceRule(
                 "grads-first",
                 lambda f: e.yes(f.nonfinite_first == "grads" and not f.has_loss_scale),

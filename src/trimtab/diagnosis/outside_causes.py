@@ -99,6 +99,12 @@ OUTSIDE: tuple[CauseEntry, ...] = (
                 "by their content the same few batches come again and again",
             ),
             EvidenceRule(
+                "no-scatter",
+                e.sign("noise-gone"),
+                2.0,
+                "rows scatter no more, as those of one batch do not",
+            ),
+            EvidenceRule(
                 "too-good", e.of_kind("too-good"), 2.0, "the loss is lower than learning explains"
             ),
             EvidenceRule(

@@ -1,0 +1,58 @@
+"""Rows that stop scattering: one batch again and again."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trimtab import analyze
+from trimtab.detectors.noise_gone import noise_gone_findings
+from trimtab.testing.curves import record_of
+
+Floats = NDArray[np.float64]
+
+N, AT = 600, 300
+T = np.arange(N)
+FALL = 0.8 + np.exp(-T / 90)
+
+
+def _noise(seed: int, size: float = 0.05) -> Floats:
+    return size * np.random.default_rng(seed).standard_normal(N)
+
+
+def _told(loss: Floats, **more: Floats) -> list[int]:
+    step = more.pop("step", T.astype(float))
+    return [f.onset_row for f in noise_gone_findings(record_of(step, {"loss": loss, **more}))]
+
+
+STUCK = np.where(T < AT, FALL + _noise(1), 1.0 - 0.2 * (1 - np.exp(-(T - AT) / 100)))
+
+
+def test_one_batch_again_and_again_is_told_with_its_cause() -> None:
+    (onset,) = _told(STUCK)
+    assert abs(onset - AT) <= 3
+    found = analyze({"step": T, "loss": STUCK})
+    (incident,) = (i for i in found.incidents if i.kind == "repeated-data")
+    assert incident.causes[0].cause == "repeated-data"
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        FALL + _noise(2),
+        FALL + np.where(T < AT, _noise(3), _noise(3) / 6),  # 36 times the batch
+        np.round(np.where(T < AT, FALL + _noise(4, 0.01), FALL[AT]), 2),
+        np.where(T < AT, FALL + _noise(5), FALL[AT]),  # one value: `frozen` tells it
+        (FALL - 0.8) * (1 + _noise(6)),  # the noise goes with the loss
+        np.where(T < AT, FALL + _noise(7), 0.02 * np.exp(-(T - AT) / 50)),
+        np.where((T < AT) | (T > 500), FALL + _noise(8), FALL),  # it comes back
+    ],
+    ids=["noisy", "larger-batch", "few-digits", "frozen", "to-nothing", "solved", "back"],
+)
+def test_other_calms_are_silent(loss: Floats) -> None:
+    assert not _told(loss)
+
+
+def test_rows_of_more_steps_and_stated_changes_are_no_trouble() -> None:
+    sparse = np.where(T < AT, T, AT + 50 * (T - AT)).astype(float)
+    assert not _told(STUCK, step=sparse)
+    assert not _told(STUCK, batch_size=np.where(T < AT, 32.0, 8192.0))

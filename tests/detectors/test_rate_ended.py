@@ -1,0 +1,43 @@
+"""A learning rate of 0 for many rows: a schedule that ended, or few digits."""
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from trimtab.detectors.contract import Finding, Rows
+from trimtab.detectors.rate_ended import RateEndedDetector
+
+N = 600
+T = np.arange(N)
+COSINE = 0.5 * (1 + np.cos(np.pi * T / N))
+
+
+def _told(lr: NDArray[np.float64]) -> list[str]:
+    detector, num = RateEndedDetector(), len(lr)
+    rows = Rows(np.arange(num), np.arange(float(num)), lr[:, None], np.ones((num, 1), bool))
+    state, many = detector.update_rows(detector.start(), rows)
+    one, found = detector.start(), list[Finding]()
+    for k in range(num):
+        one, new = detector.update(one, rows.row(k))
+        found += new
+    assert (one, tuple(found)) == (state, many)
+    return [f.severity for f in many]
+
+
+@pytest.mark.parametrize(("peak", "digits"), [(1e-3, 4), (1e-4, 5), (2e-5, 6), (1e-2, 3)])
+def test_a_rate_that_reads_0_in_few_digits_is_a_note(peak: float, digits: int) -> None:
+    assert _told(np.round(peak * COSINE, digits)) in ([], ["info"])
+    assert _told(np.round(peak * (0.01 + 0.99 * COSINE), digits)) in ([], ["info"])
+
+
+@pytest.mark.parametrize(
+    "lr",
+    [
+        np.maximum(1e-4 * (1 - T / 100), 0.0),  # a straight line to 0, by the last digit a row
+        np.maximum(3e-4 * np.cos(np.pi * T / 600), 0.0),
+        np.where(T < 300, 1e-4, 0.0),
+    ],
+    ids=["line", "cosine", "cut"],
+)
+def test_a_schedule_that_ended_is_an_alarm(lr: NDArray[np.float64]) -> None:
+    assert _told(lr) == ["warning"]
