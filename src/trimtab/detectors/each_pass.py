@@ -37,13 +37,16 @@ NEAR_SHARE = 32
 """Of a period, by which a rise may be off its place, and two rows. Ours."""
 STEP_SHARE = 20
 """Of a period, by which a fall may be off a step of a staircase. Ours."""
+LEAST_IN_PHASE, IN_PHASE, BY_CHANCE = 8, 0.9, 0.25
+"""Rises at one place of a period, their share of all, and the share of a period that such a place
+takes at most. Ours."""
 LEAST_SHARE = 0.75
 """Of the rises, that stand one period apart, and of the periods, that miss none. Ours."""
 MOST_ALARMS = 256
 UNDER_WAY = 4
 """Times the longest rise before it, that the newest one may last. Ours."""
 SPIKES = ("spike", "unrecovered-spike")
-KINDS = (*SPIKES, "shift", "drift", "divergence", "grad-spike")
+KINDS = (*SPIKES, "shift", "drift", "divergence", "grad-spike", "too-good")
 """Alarms at a tooth that are of it."""
 
 
@@ -130,15 +133,40 @@ def _of_a_saw(record: RunRecord, here: Sequence[Finding]) -> list[Finding]:
     """Return the alarms on the loss that are of the teeth of a sawtooth."""
     teeth = teeth_of(record, next(f for f in here if f.detector == "sawtooth"))
     found = (f for f in here if f.severity != "info" and f.detector != "sawtooth")
-    kinds = (*KINDS, "too-good", "memorised", "plateau")
+    kinds = (*KINDS, "memorised", "plateau")
     return [f for f in found if f.kind in kinds and teeth is not None and teeth.explains(f)]
 
 
 def _teeth(rows: Sequence[int]) -> list[int]:
-    """Return the most rows that follow each other at one distance, or at twice it."""
+    """Return the rows that stand at equal distances, none where there are too few of them."""
     best: list[int] = []
     if not LEAST_TEETH <= len(rows) <= MOST_ALARMS:
         return best
+    return _in_phase(rows) or _in_a_chain(rows)
+
+
+def _in_phase(rows: Sequence[int]) -> list[int]:
+    """Return the rows that stand at one place of a period, however many periods have none.
+
+    Of `LEAST_IN_PHASE` rows or more, all but a tenth, where chance would put a quarter at most.
+    """
+    steps = np.diff(rows)
+    for period in sorted({int(p) for p in steps if p >= LEAST_PERIOD}):
+        near = _reach(period)
+        if np.sum(np.abs(steps - period) <= near) < LEAST_IN_PHASE // 2:
+            continue
+        if 2 * near + 1 > period * BY_CHANCE:
+            continue
+        off = (np.asarray(rows) - rows[len(rows) // 2] + period // 2) % period - period // 2
+        there = np.abs(off - int(np.median(off))) <= near
+        if there.sum() >= max(LEAST_IN_PHASE, IN_PHASE * len(rows)):
+            return [r for r, is_there in zip(rows, there.tolist(), strict=True) if is_there]
+    return []
+
+
+def _in_a_chain(rows: Sequence[int]) -> list[int]:
+    """Return the most rows that follow each other at one distance, or at twice it."""
+    best: list[int] = []
     for i, first in enumerate(rows):
         for second in rows[i + 1 : i + 4]:
             period = second - first
