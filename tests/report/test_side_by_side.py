@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from trimtab.analysis.against import against_note
 from trimtab.analysis.impact import measure_impact
 from trimtab.analysis.settings_diff import diff, flat_config
 from trimtab.analysis.side_by_side import Comparison, compare_sides, make_side, mean_text
@@ -302,3 +303,17 @@ def test_a_reward_that_is_logged_at_other_steps_is_compared_and_the_loss_accuses
     assert not any("nats above" in w for w in c.warnings)
     assert c.apart[0].signal == "reward"
     assert c.apart[0].worse == "b"
+
+
+def test_a_reference_is_said_to_be_the_same_until_what_differs_first() -> None:
+    step = np.arange(400.0)
+    noise = np.random.default_rng(0).normal(0, 0.02, 400)
+    norm = 1 + 0.1 * np.random.default_rng(1).random(400)
+    a = table_of(loss=2 + np.exp(-step / 50) + noise, grad_norm=norm)
+    later = step >= 200
+    b = table_of(
+        loss=2 + np.exp(-step / 50) + noise + 0.3 * (step >= 220),
+        grad_norm=np.where(later, 2 * norm, norm),
+    )
+    assert "identical until 199, and from 200 on grad norm differs" in against_note(b, a, "A")
+    assert "identical" not in against_note(table_of(loss=noise, grad_norm=norm), a, "A")

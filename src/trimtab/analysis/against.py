@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab.analysis.divergence import (
     SETTING_SIGNALS,
+    FirstDifference,
     Parting,
     Rows,
     common_rows,
@@ -19,7 +20,7 @@ from trimtab.analysis.divergence import (
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
-from trimtab.text import number
+from trimtab.text import number, signal_label
 
 __all__ = ["against_findings", "against_note"]
 
@@ -88,6 +89,7 @@ def against_note(record: RunRecord, reference: RunRecord, name: str) -> str:
         f"judged by {name} too, over {len(steps)} common steps from {number(float(steps[0]))} to"
         f" {number(float(steps[-1]))}"
     )
+    said += _until(first_difference(reference, record, steps, theirs, own))
     last = slice(-_END_ROWS, None)
     loss = record.columns["loss"].values[own[last]], reference.columns["loss"].values[theirs[last]]
     gap = float(np.median(loss[0] - loss[1]))
@@ -97,6 +99,17 @@ def against_note(record: RunRecord, reference: RunRecord, name: str) -> str:
         return said
     side = "above" if gap > 0 else "below"
     return f"{said}; at their end its loss lies {number(abs(gap), digits=3)} {side}"
+
+
+def _until(first: FirstDifference | None) -> str:
+    """Return until where two runs log the same, and what differs first; empty where they never do."""
+    if first is None or first.at is None or first.identical_until is None:
+        return ""
+    names = ", ".join(signal_label(s.signal) for s in first.signals[:3])
+    return (
+        f"; identical until {number(first.identical_until)}, and from {number(first.at)} on {names}"
+        f" differ{'s' * (len(first.signals) == 1)}"
+    )
 
 
 def _settings(
