@@ -49,6 +49,11 @@ CASES: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "L11": ("error", {"weight_decay": 1.0}, {"weight_decay": 0.1}),
     "L12": ("warning", {"decay_norms_and_biases": True}, {"decay_norms_and_biases": False}),
     "L13": ("warning", {"clip": 3.0}, {"clip": 1.0}),
+    "ADAM-RATE": (
+        "warning",
+        {"architecture": "unet", "optimizer": "adam", "lr": 0.3},
+        {"architecture": "unet", "optimizer": "sgd", "lr": 0.3},
+    ),
     "L16": ("info", {"batch_tokens": 8e6}, {"batch_tokens": 8e6, "batch_start_samples": 192}),
     "L17": ("warning", {"batch_tokens": 32768}, {"batch_tokens": 2e6}),
     "LOCAL": (

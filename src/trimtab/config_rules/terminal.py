@@ -89,8 +89,9 @@ def _headline(settings: Settings, params: float | None) -> Text:
         parts.append(
             f"{counted(round(layers), 'layer')} × {hidden:.0f}, depth risk {depth_words(hidden, layers)}"
         )
+    refused = any(d.name == "dtype" and d.kind == "conflict" for d in settings.doubts)
     if dtype := run.get("dtype"):
-        parts.append(str(dtype))
+        parts.append("bf16 and fp16" if refused else str(dtype))
     if run.is_tuning:
         parts.append(str(run.get("objective") or "fine-tuning"))
     parts += [

@@ -22,6 +22,7 @@ router_bias init_std init_std_output embedding_scale optimizer lr min_lr schedul
 eps weight_decay clip params embed_norm tensor_parallel pipeline_parallel context_parallel
 data_parallel zero_stage world_size seed loss_scale loss_scale_init loss_scale_window
 loss_scale_hysteresis loss_scale_min ffn epochs micro_batch topk shared_experts moe_ffn group_size
+label_smoothing warmup_epochs
 """
 """Facts that are settings of the same name and unit."""
 

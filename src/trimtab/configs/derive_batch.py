@@ -226,8 +226,7 @@ def warmup(facts: Derivation) -> None:
 def stated_warmup(facts: Derivation, source: str) -> tuple[float | None, float | None]:
     """Return the stated warm-up as (steps, share of the run), each None where it is not stated.
 
-    A length in samples or tokens is kept as such; one in epochs is left out, since the length of an
-    epoch is not known.
+    A length in samples, tokens or epochs is kept as such: the length of an epoch is not known.
     """
     ratio = facts.amount("warmup_ratio")
     if ratio is not None and ratio > 1:
@@ -238,7 +237,7 @@ def stated_warmup(facts: Derivation, source: str) -> tuple[float | None, float |
         return None, ratio
     if unit == "ratio" or (unit == "" and 0 < amount < 1):
         return None, amount if ratio is None else ratio
-    if unit in ("tokens", "samples"):
+    if unit in ("tokens", "samples", "epochs"):
         facts.derive(f"warmup_{unit}", amount, source, origin="stated")
     return (None if unit in ("tokens", "samples", "epochs") else amount), ratio
 

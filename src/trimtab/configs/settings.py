@@ -66,6 +66,7 @@ NAMES: Mapping[str, str] = {
     "warmup_steps": "",
     "warmup_samples": "",
     "warmup_tokens": "",
+    "warmup_epochs": "",
     "warmup_ratio": "warm-up as a share of the run, where the file gives it so",
     "decay_steps": "",
     "beta1": "",
@@ -74,6 +75,7 @@ NAMES: Mapping[str, str] = {
     "weight_decay": "",
     "decay_norms_and_biases": "whether weight decay acts on norms and biases",
     "decay_embeddings": "whether weight decay acts on embeddings",
+    "label_smoothing": "share of each target that is spread over all classes",
     "clip": "norm that gradients are clipped to; 0 where clipping is off",
     # batch and length
     "batch_samples": "sequences of one optimizer step",

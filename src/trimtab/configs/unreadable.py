@@ -66,6 +66,8 @@ SHARES = frozenset(
     }
 )
 """Frameworks that refuse a warm-up share above 1; elsewhere 5 may be percent."""
+SAVES_THE_BEST = frozenset({"hf-trainer", "llama-factory", "hf-alignment"})
+"""Frameworks whose arguments are transformers' `TrainingArguments`, as they stand in the file."""
 ONE_FORMAT = SHARES - {"axolotl", "open-instruct"} | {"deepspeed"}
 """Frameworks that refuse to start with both fp16 and bf16 on."""
 LENGTHS = ("warmup_steps", "warmup_samples", "warmup_ratio", "train_steps")
@@ -227,6 +229,7 @@ def conflicts(framework: Framework | None, stated: Mapping[str, Setting]) -> Ite
             "one rate; DeepSpeed's scheduler sets the second",
             "disagree",
         )
+    yield from unlike_strategies(framework, stated)
     bf16, fp16 = stated.get("bf16"), stated.get("fp16")
     if framework is None or framework.name not in ONE_FORMAT or bf16 is None or fp16 is None:
         return
@@ -239,6 +242,40 @@ def conflicts(framework: Framework | None, stated: Mapping[str, Setting]) -> Ite
             "one number format: bf16",
             "conflict",
         )
+
+
+def unlike_strategies(
+    framework: Framework | None, stated: Mapping[str, Setting]
+) -> Iterator[Doubt]:
+    """Give the evaluation that transformers refuses beside `load_best_model_at_end`.
+
+    `TrainingArguments` raises ValueError where evaluation and saving differ in their strategy. Where
+    nothing is said of evaluation, a command line may say it.
+    """
+    best, evaluation = stated.get("load_best"), stated.get("eval_strategy")
+    if framework is None or framework.name not in SAVES_THE_BEST:
+        return
+    if best is None or not flag(best.value) or evaluation is None:
+        return
+    saving = stated.get("saving")
+    wanted = "steps" if saving is None else strategy(saving.value)
+    given = strategy(evaluation.value)
+    # From transformers 4.47 on the strategy `best` saves at evaluations, whatever theirs.
+    if wanted == given or (wanted == "best" and given != "no"):
+        return
+    yield Doubt(
+        "load_best",
+        f"{best.key} with {evaluation.key}",
+        given,
+        evaluation.line,
+        f"the strategy of saving, {wanted}; without it there is no best model to load",
+        "conflict",
+    )
+
+
+def strategy(value: object) -> str:
+    """Return the name of a strategy: YAML reads `no` as false."""
+    return "no" if flag(value) is False else str(value).strip().lower()
 
 
 def exponents(document: Document, leaves: Iterable[Leaf]) -> Iterator[Doubt]:

@@ -8,6 +8,13 @@ from trimtab.configs.facts import Facts, small_init, wide_init
 __all__ = ["INIT_CHECKS"]
 
 _LESSONS = "BigScience lessons learned"
+_FAR, _ABSURD = 8.0, 25.0
+"""Times sqrt(2 / 5h) from which an init is told at any width, and from which it is an error for any
+model. Published configs lie below: MiniCPM 2.4B (arXiv:2404.06395) 7.6, Granite 3.0 2B 7.2, both
+with a scaled output. At 25 the logits of a tied output start at a std of 16. Ours."""
+_WIDE = 4096
+"""Narrower models train at 0.02 and well above, as GPT-2 and small OPT did (see
+`model_checks.weights`)."""
 
 
 def _is_normalised(run: Facts) -> bool:
@@ -19,15 +26,13 @@ def _is_normalised(run: Facts) -> bool:
 
 
 def init_std(run: Facts) -> RuleVerdict | None:
-    """Compare the init std with sqrt(2 / 5h), from width 4096 on."""
+    """Compare the init std with sqrt(2 / 5h): closely from width 4096 on, far ones at any width."""
     std, hidden = run.positive("init_std"), run.positive("hidden")
-    # Narrower models train at 0.02 and more, as GPT-2 and small OPT did (see
-    # `model_checks.weights`).
-    if std is None or hidden is None or hidden < 4096 or run.is_tuning or run.is_continued:
+    if std is None or hidden is None or run.is_tuning or run.is_continued:
         return None
     small, wide = small_init(hidden), wide_init(hidden)
     ratio = std / small
-    if ratio <= 1.2:
+    if ratio <= (1.2 if hidden >= _WIDE else _FAR):
         return None
     values = {
         "init_std": std,
@@ -42,6 +47,10 @@ def init_std(run: Facts) -> RuleVerdict | None:
         f" √(2/(5·{hidden:.0f})) = {small:.5f}, √(1/(3·{hidden:.0f})) = {wide:.5f}"
     )
     change = {"init_std": float(f"{small:.3g}")}
+    if ratio >= _ABSURD:
+        logits = std * math.sqrt(hidden)
+        said = f"{message}; the logits of a tied output start at std {logits:.0f}, GPT-2's at 0.55"
+        return RuleVerdict("error", said, values, change)
     if _is_normalised(run):
         return RuleVerdict(
             "info",
@@ -50,8 +59,12 @@ def init_std(run: Facts) -> RuleVerdict | None:
             change,
         )
     if run.is_description:
+        scaled = run.positive("embedding_scale") not in (None, 1.0)  # as µP does
         return RuleVerdict(
-            "info", f"{message}; counts only if this model is trained from scratch", values, change
+            "info" if ratio < _FAR or scaled else "warning",
+            f"{message}; counts only if this model is trained from scratch",
+            values,
+            change,
         )
     # Llama-type models trained with 0.02 at large widths; a default that nobody chose is no error.
     llama_like = run.get("gated_ffn") is True or "rms" in run.text("norm")

@@ -35,7 +35,10 @@ _NUMBERS = (
     "save_steps",
 )
 _LIKE_A_NUMBER = re.compile(r"[+-]?\.?\d[\d._eE+-]*")
-_BELOW_ONE = ("beta1", "beta2", "dropout", "attention_dropout", "embedding_dropout")
+_BELOW_ONE = (
+    *("beta1", "beta2", "dropout", "attention_dropout", "embedding_dropout"),
+    "label_smoothing",
+)
 
 
 def spelled(run: Facts) -> Sequence[RuleVerdict]:

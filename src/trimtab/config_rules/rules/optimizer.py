@@ -10,6 +10,14 @@ _LONGEST_BETA2 = 0.9995
 """Adam's default 0.999 (arXiv:1412.6980), with room: no published language model is above. Ours."""
 
 
+_CLIPS_NOTHING = 1000.0
+"""Norms of gradients of runs that train lie far below, so a clip from here on is as none: Megatron
+and transformers have 1.0, published configs up to 5 or so, 10 and 40 in reinforcement learning. Ours."""
+_NO_ADAM_RATE = 0.1
+"""No published recipe trains the weights of a network with Adam at this rate: 1e-3 is its default
+(arXiv:1412.6980), 0.01 to 0.03 are the highest of small models. Ours."""
+
+
 def beta2(run: Facts) -> RuleVerdict | None:
     """beta2 0.999 with large batches."""
     value, batch = run.number("beta2"), run.batch_tokens
@@ -162,6 +170,9 @@ def clip(run: Facts) -> RuleVerdict | None:
         return RuleVerdict(
             _severity_without_clip(run), f"gradient clipping is {stated}", values, {"clip": 1.0}
         )
+    if value is not None and value >= _CLIPS_NOTHING:
+        said = f"gradient clipping at {value:g} clips nothing: it is as good as off"
+        return RuleVerdict(_severity_without_clip(run), said, values, {"clip": 1.0})
     if value is not None and value > 2:
         return RuleVerdict(
             "warning",
@@ -185,6 +196,25 @@ def _severity_without_clip(run: Facts) -> Severity:
     if run.params is not None:
         return "error" if run.params >= 1e9 else "warning"
     return "error" if run.is_stated("clip") and (run.is_large or run.is_tuning) else "warning"
+
+
+def adam_rate(run: Facts) -> RuleVerdict | None:
+    """Adam at a rate at which it trains no model; of transformers, the rule on their size speaks."""
+    lr = run.positive("lr")
+    if lr is None or lr < _NO_ADAM_RATE or not run.other_architecture:
+        return None
+    return RuleVerdict(
+        "warning",
+        f"Adam at rate {compact(lr)}: each step moves every weight by up to that much, and no"
+        f" published recipe trains a network at {_NO_ADAM_RATE:g} or above",
+        {"lr": lr},
+        {"lr": 1e-3},
+    )
+
+
+def _names_adam(run: Facts) -> bool:
+    """Whether Adam is named: of models other than transformers, SGD at 0.1 is as usual."""
+    return run.has_adam and bool(run.text("optimizer")) and run.positive("lr") is not None
 
 
 def z_loss(run: Facts) -> RuleVerdict | None:
@@ -213,5 +243,9 @@ OPTIMIZER_CHECKS: Checks = {
     "L11": (weight_decay, None),
     "L12": (decay_groups, lambda run: run.setting("decay_norms_and_biases") is not None),
     "L13": (clip, None),
+    "ADAM-RATE": (
+        lambda run: adam_rate(run) if _names_adam(run) else None,
+        lambda run: _names_adam(run) and bool(run.other_architecture),
+    ),
     "L20": (z_loss, None),
 }

@@ -135,7 +135,7 @@ def schedule(run: Facts) -> tuple[RuleVerdict, ...]:
 def _warm_up_fits(run: Facts) -> RuleVerdict | None:
     steps, end = run.warmup_steps, run.train_steps
     if not steps or not end:
-        return None
+        return _warm_up_of_epochs(run)
     values = {"warmup_steps": steps, "train_steps": end}
     change = {"warmup_steps": round(end / 50) if run.is_tuning else _room_for_warm_up(run)}
     if steps >= end:
@@ -150,6 +150,21 @@ def _warm_up_fits(run: Facts) -> RuleVerdict | None:
         said = f"warm-up takes {steps / end:.0%} of the run"
         return RuleVerdict("warning" if half else "info", said, values, change)
     return None
+
+
+def _warm_up_of_epochs(run: Facts) -> RuleVerdict | None:
+    """Compare warm-up and run where both are stated in epochs alone."""
+    warm, end = run.positive("warmup_epochs"), run.positive("epochs")
+    if warm is None or end is None or warm < end:
+        return None
+    longer = "as long as" if warm == end else "longer than"
+    return RuleVerdict(
+        "error",
+        f"warm-up of {warm:g} epochs is {longer} the run of {end:g} epochs: the peak rate is never"
+        " held",
+        {"warmup_epochs": warm, "epochs": end},
+        {"warmup_epochs": max(1, round(_WARM_UP_SHARE * end))},
+    )
 
 
 def _end_rate(run: Facts) -> RuleVerdict | None:
