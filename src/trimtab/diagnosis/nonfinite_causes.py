@@ -16,8 +16,8 @@ _ALONE = EvidenceRule(
     "alone",
     e.nonfinite_alone,
     3.0,
-    "{f.nonfinite_rows} rows are not finite and each has finite ones at the old level right after"
-    " it: single batches, not the weights",
+    "not finite in single rows ({f.nonfinite_rows} in all), with finite ones at the old level right"
+    " after each: single batches, not the weights",
 )
 _HIDDEN = (
     "the loss is printed as 0 while the grad norm is not finite: the Trainer of transformers prints"
