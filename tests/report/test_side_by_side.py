@@ -235,13 +235,19 @@ def test_a_run_that_is_worse_in_few_validations_alone_is_named() -> None:
     x = np.arange(30.0)
     base = 0.6 + 2.4 * np.exp(-x / 8)
     first, worse, second = (
-        table_of(loss=base, val_loss=base * factor * (1 + rng.normal(0, 0.02, 30)))
+        table_of(
+            loss=base * (1 + rng.normal(0, 0.001, 30)),
+            val_loss=base * factor * (1 + rng.normal(0, 0.02, 30)),
+        )
         for factor in (1.0, 1.2, 1.0)
     )
     assert compared(first, worse).verdict.startswith("104B is worse: val loss")
     assert "worse" not in compared(first, second).verdict
     accurate, less = (
-        table_of(loss=base, accuracy=level + rng.normal(0, 0.01, 30)) for level in (0.9, 0.7)
+        table_of(
+            loss=base * (1 + rng.normal(0, 0.001, 30)), accuracy=level + rng.normal(0, 0.01, 30)
+        )
+        for level in (0.9, 0.7)
     )
     assert compared(accurate, less).verdict.startswith("104B is worse: accuracy")
     assert compared(less, less).verdict == "no difference at all"
@@ -267,7 +273,8 @@ def test_validation_that_is_not_finite_any_more_is_worse() -> None:
     step = np.arange(1.0, 301)
     held_out = 1.2 + np.exp(-step / 100)
     broken = np.where(step < 200, held_out, np.nan)
-    c = compared(run_of(falling, 300, val_loss=held_out), run_of(falling, 300, val_loss=broken))
+    other = run_of(lambda x: falling(x) * 1.0001, 300, val_loss=broken)
+    c = compared(run_of(falling, 300, val_loss=held_out), other)
     assert c.verdict.startswith("104B is worse: val loss 1.2")
     assert "and NaN at the end, apart from step 200 on" in c.verdict
 
@@ -317,3 +324,59 @@ def test_a_reference_is_said_to_be_the_same_until_what_differs_first() -> None:
     )
     assert "identical until 199, and from 200 on grad norm differs" in against_note(b, a, "A")
     assert "identical" not in against_note(table_of(loss=noise, grad_norm=norm), a, "A")
+
+
+def _times(slow_every: int, num: int = 600) -> np.ndarray:
+    usual = 0.006 * np.exp(0.05 * np.random.default_rng(slow_every).standard_normal(num))
+    if slow_every:
+        usual[::slow_every] += 0.02
+    return usual
+
+
+def test_a_pace_whose_every_fourth_step_is_slow_is_told() -> None:
+    c = compared(
+        run_of(falling, 600, step_time_s=_times(0)), run_of(falling, 600, step_time_s=_times(4))
+    )
+    assert c.pace is not None
+    assert c.pace.ratio == pytest.approx(1.83, abs=0.05)
+    assert "104B is 1.8 times as slow" in c.verdict
+
+
+def test_one_pause_or_a_slow_half_is_no_pace_of_the_run() -> None:
+    pause, half = _times(0), _times(0)
+    pause[300] += 60.0
+    half[:300][::4] += 0.02
+    for other in (pause, half, _times(1) - 0.02):
+        c = compared(
+            run_of(falling, 600, step_time_s=_times(0)), run_of(falling, 600, step_time_s=other)
+        )
+        assert c.pace is None
+
+
+def test_the_same_training_is_not_worse_for_another_evaluation() -> None:
+    """Loss and norms are equal to the last digit, so the weights were: the evaluation differs."""
+    score = 0.5 + 0.3 * (1 - np.exp(-np.arange(1.0, 601) / 200))
+    norm = np.exp(0.1 * np.random.default_rng(1).standard_normal(600))
+    late = score + 0.05 * (np.arange(600) > 300)
+    a = run_of(falling, 600, eval_score=score, grad_norm=norm)
+    c = compared(a, run_of(falling, 600, eval_score=late, grad_norm=norm))
+    assert c.apart
+    assert c.worse is None
+    assert "the training is identical to the last digit" in c.verdict
+    assert "the evaluation differs, not the run" in c.verdict
+    assert "is worse" not in c.verdict
+    other = compared(a, run_of(falling, 600, eval_score=late, grad_norm=norm * 1.001))
+    assert other.worse == "a"
+
+
+def test_values_printed_with_three_digits_equal_what_rounds_to_them() -> None:
+    rate = 1e-3 * np.linspace(0.05, 2.0, 600)
+    short = np.array([float(f"{r:.2e}") for r in rate])
+    c = compared(run_of(falling, 600, lr=rate), run_of(falling, 600, lr=short))
+    assert not c.changed
+    assert "differ" not in c.first_text
+    moved = rate * np.where(np.arange(600) < 300, 1.0, 1.02)
+    c = compared(run_of(falling, 600, lr=moved), run_of(falling, 600, lr=short))
+    assert c.first_difference is not None
+    assert c.first_difference.at is not None
+    assert c.first_difference.at == pytest.approx(301, abs=2)

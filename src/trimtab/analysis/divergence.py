@@ -32,6 +32,7 @@ from trimtab.signals.robust import block_median_sigma, difference_sigma, mad_sig
 from trimtab.text import OTHER
 
 __all__ = [
+    "MIN_ROWS",
     "SETTING_SIGNALS",
     "FirstDifference",
     "Parting",
@@ -65,6 +66,8 @@ _FEWEST_AT_END = 6
 MIN_ROWS = 16
 """Fewer common rows have no noise to compare with, block by block."""
 _FEW_ROWS = 64
+_FEWEST_PRINTED = 8
+"""Fewer distinct values do not tell how many digits are printed: 0.001 may be all of them. Ours."""
 _FEWEST_CHECKS = 6
 """Of a signal that is logged seldom, such as validation."""
 
@@ -222,11 +225,39 @@ def _differs(
     # A log of four decimals and one of eight are alike where the longer rounds to the shorter.
     digits = (_decimals(x[both]), _decimals(y[both]))
     rounding = 0.5000001 * 10.0 ** -min(digits) if digits[0] != digits[1] else 0.0
+    printed = _printed_rounding(x, y, both)
     with np.errstate(invalid="ignore", over="ignore"):  # Inf - Inf
-        limit = np.maximum(_SAME * np.maximum(np.abs(x), np.abs(y)), rounding)
+        limit = np.maximum(_SAME * np.maximum(np.abs(x), np.abs(y)), np.maximum(rounding, printed))
         near = np.isfinite(x) & np.isfinite(y) & (np.abs(x - y) <= limit)
     same = near | (x == y) | (np.isnan(x) & np.isnan(y))
     return both, np.asarray(both & ~same)
+
+
+def _printed_rounding(x: Floats, y: Floats, both: NDArray[np.bool_]) -> Floats:
+    """Return half the last digit of the side that prints fewer digits of a number, as `1.05e-03`.
+
+    Zero where both print as many, or too few values differ to tell.
+    """
+    digits = (_significant(x[both]), _significant(y[both]))
+    if digits[0] == digits[1]:
+        return np.zeros(len(x))
+    short = np.abs(x if digits[0] < digits[1] else y)
+    usable = np.isfinite(short) & (short > 0)
+    place = np.floor(np.log10(np.where(usable, short, 1.0))) - min(digits) + 1
+    return np.where(usable, 0.5000001 * 10.0**place, 0.0)
+
+
+def _significant(values: Floats) -> int:
+    """Return the digits of a number from its first on, 9 for more than 8 or where it is not clear."""
+    finite = np.abs(values[np.isfinite(values) & (values != 0)][:256])
+    if len(np.unique(finite)) < _FEWEST_PRINTED:
+        return 9
+    place = np.floor(np.log10(finite))
+    for digits in range(2, 9):
+        unit = 10.0 ** (place - digits + 1)
+        if np.allclose(finite, np.round(finite / unit) * unit, rtol=1e-12, atol=0.0):
+            return digits
+    return 9
 
 
 def _decimals(values: Floats) -> int:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.analysis.divergence import (
+    MIN_ROWS,
     FirstDifference,
     apart_at_end,
     common_rows,
@@ -57,6 +58,8 @@ _OUTCOMES = frozenset(
     | {"preference_accuracy", "token_accuracy"}
 )
 """Signals that tell how good a run is; others, such as a norm, tell how it goes."""
+_OF_WEIGHTS = frozenset({"loss", "grad_norm", "activation_norm"})
+"""Signals of training that differ in their digits as soon as the weights do."""
 _FEW_COMMON, _COMMON_SHARE = 8, 0.5
 """Steps that both log, and their share of the rows of the one that has fewer, below which a reward
 is read between steps."""
@@ -157,7 +160,7 @@ class PaceApart:
     signal: str
     a: float
     b: float
-    """Medians since then."""
+    """Medians since then; of the means of stretches where single steps are slow, not all."""
     since: float
     """First position from which it stays so."""
     ratio: float
@@ -213,10 +216,23 @@ class Comparison:
 
         By what was held out or a reward where that says it of one side, else by the loss.
         """
+        if self.same_training:
+            return None
         judged = self._judged
         if len(judged) == 1:
             return next(iter(judged))
         return None if self.of_agent else self.loss_worse
+
+    @property
+    def same_training(self) -> bool:
+        """Whether loss and norms are equal in every common row: then so were the weights.
+
+        Not of an agent, whose loss is of what it gathered.
+        """
+        d = self.first_difference
+        if d is None or self.of_agent or d.num_rows < MIN_ROWS or "loss" not in d.compared:
+            return False
+        return not d.since.keys() & _OF_WEIGHTS
 
     @property
     def _judged(self) -> set[Literal["a", "b"]]:
@@ -239,6 +255,11 @@ class Comparison:
         )
 
     def _of_loss_and_others(self) -> str:
+        if self.same_training and self.apart:
+            same = (
+                "the training is identical to the last digit: the evaluation differs, not the run"
+            )
+            return f"{same}; {self._ends_apart()}"
         said = self._of_loss()
         if not said:
             alike = self.first_difference is None or self.first_difference.at is None
@@ -262,17 +283,21 @@ class Comparison:
 
     def _of_others(self, judged: Collection[str | None] = ()) -> str:
         """Return which other signals end apart, and who is worse by them: of itself, or `judged`."""
+        shown = self._ends_apart()
+        worse = set(judged) or {x.worse for x in self.apart if x.worse is not None}
+        if (judged or self.loss_worse is None) and len(worse) == 1:
+            return f"{(self.b if 'b' in worse else self.a).label} is worse: {shown}"
+        return shown
+
+    def _ends_apart(self) -> str:
+        """Return which other signals end apart, how far, and since when."""
         shown = "; ".join(
             f"{_label(x.signal)} {number(x.a)} and {number(x.b)} at the end, apart from {self.by}"
             f" {number(x.since)} on"
             for x in self.apart[:_MOST_APART]
         )
         more = len(self.apart) - _MOST_APART
-        shown += f"; and {more} more" if more > 0 else ""
-        worse = set(judged) or {x.worse for x in self.apart if x.worse is not None}
-        if (judged or self.loss_worse is None) and len(worse) == 1:
-            return f"{(self.b if 'b' in worse else self.a).label} is worse: {shown}"
-        return shown
+        return shown + (f"; and {more} more" if more > 0 else "")
 
     def _of_loss(self) -> str:
         """Return who is worse by the training loss; one sentence."""
@@ -458,6 +483,8 @@ _PACES = {"step_time_s": 1.0, "throughput": -1.0}
 """Signals of pace; which sign of their logarithm is slow."""
 _CLOCK_ROWS = 8
 """Rows of a stretch whose time a clock tells. Ours."""
+_MOST_STRETCHES = 60
+"""Stretches whose mean pace is compared at most: longer ones hold more of the slow steps. Ours."""
 
 
 def _pace(a: Side, b: Side, by: By) -> PaceApart | None:
@@ -468,13 +495,53 @@ def _pace(a: Side, b: Side, by: By) -> PaceApart | None:
             name, (x, one, two) = "step_time_s", _by_clock(x, one, two)
         good = (one > 0) & (two > 0) & np.isfinite(one) & np.isfinite(two)
         x, one, two = x[good], one[good], two[good]
-        at = apart_at_end(np.log(one), np.log(two))
-        if at is not None:
-            level_a, level_b = float(np.median(one[at:])), float(np.median(two[at:]))
-            ratio = (level_b / level_a) ** sign
-            if abs(np.log(ratio)) >= np.log1p(_SLOW_SHARE):
-                return PaceApart(name, level_a, level_b, float(x[at]), ratio)
+        found = _pace_apart(name, sign, (x, one, two))
+        # A median hides that every fourth step is slow; the mean of a stretch does not.
+        found = found or _pace_apart(name, sign, _by_stretch(x, one, two, sign), halves=True)
+        if found is not None:
+            return found
     return None
+
+
+_Pairs = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
+"""Positions, and the values of a and of b there."""
+
+
+def _pace_apart(name: str, sign: float, pairs: _Pairs, *, halves: bool = False) -> PaceApart | None:
+    """Return by how much a signal of pace differs to its end; None: not enough, or not for good.
+
+    Args:
+        name: The signal.
+        sign: Which sign of its logarithm is slow.
+        pairs: Its values, all above 0.
+        halves: Whether it must differ as much in both halves of the stretch.
+    """
+    x, one, two = pairs
+    at = apart_at_end(np.log(one), np.log(two))
+    if at is None:
+        return None
+    level_a, level_b = float(np.median(one[at:])), float(np.median(two[at:]))
+    ratio = (level_b / level_a) ** sign
+    middle = (at + len(x)) // 2
+    parts = (slice(at, middle), slice(middle, None)) if halves else (slice(at, None),)
+    ratios = [float(np.median(two[p]) / np.median(one[p])) ** sign for p in parts]
+    slow, least = np.sign(np.log(ratio)), np.log1p(_SLOW_SHARE)
+    if any(slow * np.log(r) < least for r in ratios):
+        return None
+    return PaceApart(name, level_a, level_b, float(x[at]), ratio)
+
+
+def _by_stretch(
+    x: NDArray[np.float64], one: NDArray[np.float64], two: NDArray[np.float64], sign: float
+) -> _Pairs:
+    """Return the mean pace in stretches of rows, of a throughput that of its inverse."""
+    size = _CLOCK_ROWS * max(1, -(-len(x) // (_CLOCK_ROWS * _MOST_STRETCHES)))
+    num = len(x) // size
+    means = [
+        np.mean(values[: num * size].reshape(num, size) ** sign, axis=1) ** sign
+        for values in (one, two)
+    ]
+    return x[: num * size : size], means[0], means[1]
 
 
 def _by_clock(
