@@ -2,7 +2,8 @@
 
 An empty cell is missing. What `nan` means is decided per column (`nan_policy`). Comment lines
 before the header, a header repeated where a run was resumed, and decimal commas with `;` are
-handled, and rows with one cell more than the header (`_Surplus`). Of rows with fewer
+handled, and rows with one cell more than the header (`_Surplus`); in a table drawn with bars also
+marks of Markdown around a cell, and a spread behind its number (`2.03 ± 0.02`). Of rows with fewer
 cells than the header has names nobody can say which names are missing: a person has to. Rows of a
 run that was appended with other columns are read where it wrote its own header, and counted in a
 note where it did not.
@@ -46,6 +47,8 @@ _DECIMAL_COMMA = re.compile(r"(?<!\d)([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 _FEWEST_SURPLUS = 3
 """Rows from which a cell more than the header has is the way of the file."""
 _RULE = re.compile(r"\s*:?-+:?\s*")
+_MARKS = re.compile(r"[*_`±]|\+/-")
+_WITH_SPREAD = re.compile(r"([-+]?\.?\d[^\s±]*?)\s*(?:±|\+/-).*")
 
 
 @dataclass(frozen=True)
@@ -502,10 +505,24 @@ def _cells(line: str, delimiter: str) -> list[str]:
     cells = _quoted(line, delimiter) if '"' in line else line.split(delimiter)
     if _is_framed(line, delimiter):
         cells = cells[1:-1]
+    if delimiter == "|" and _MARKS.search(line):
+        return [_unmarked(c) if len(c) <= MAX_CELL_CHARS else c for c in cells]
     # Spreadsheets of locales with a decimal comma separate cells by semicolons.
     if delimiter == ";" and "," in line:
         return [_with_point(c) if "," in c and len(c) <= MAX_CELL_CHARS else c for c in cells]
     return cells
+
+
+def _unmarked(cell: str) -> str:
+    """Return a cell of Markdown without the marks around it, and a number without its spread.
+
+    An underscore in front alone belongs to the name: `_step`.
+    """
+    text = cell.strip().strip("*`")
+    if text[:1] == text[-1:] == "_":
+        text = text.strip("_").strip("*`")
+    spread = _WITH_SPREAD.fullmatch(text)
+    return spread[1] if spread else text
 
 
 def _is_framed(line: str, delimiter: str) -> bool:

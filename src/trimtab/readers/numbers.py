@@ -26,6 +26,8 @@ _SPECIAL = {
     "+infinity": math.inf,
     "-infinity": -math.inf,
 }
+_PERCENT = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?) ?%")
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d*)?")
 _SHORT = re.compile(r"([+-]?\d+(?:\.\d+)?)\s?([kKmMbBgG])")
 _TIMES = {"k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9}
 
@@ -47,7 +49,7 @@ def shown(name: str) -> str:
 def parse_number(value: object) -> float | None:
     """Return a logged value as a number, None where it says "missing".
 
-    `12.1K` is 12100; NaN and Inf in any spelling are values; null, the empty string, `None`, `n/a` and
+    `12.1K` is 12100 and `48.1%` is 48.1, as written; NaN and Inf in any spelling are values; null, the empty string, `None`, `n/a` and
     a dash are missing.
 
     Raises:
@@ -81,17 +83,24 @@ def parse_number(value: object) -> float | None:
             short = _SHORT.fullmatch(text)
             if short:
                 return float(short[1]) * _TIMES[short[2].lower()]
+            percent = _PERCENT.fullmatch(text)
+            if percent:
+                return float(percent[1])
     return _bad(value)
 
 
 def parse_step(value: object) -> float | None:
-    """Return a logged step as a number; `12/294` is step 12.
+    """Return a logged step as a number; `12/294` is step 12, and `1,000` is 1000.
+
+    Only what counts is read so: elsewhere the comma may be that of a decimal fraction.
 
     Raises:
         BadNumberError: It is no finite number.
     """
     if isinstance(value, str) and "/" in value:
         value = value.partition("/")[0]
+    if isinstance(value, str) and "," in value and _THOUSANDS.fullmatch(value.strip()):
+        value = value.replace(",", "")
     step = parse_number(value)
     if step is not None and not math.isfinite(step):
         return _bad(value)

@@ -540,7 +540,7 @@ class LogTable:
                 cells.is_local |= not said[1]
                 value = said[0]
         try:
-            counts = role == "step" or (role in ("epoch", "inner") and isinstance(value, str))
+            counts = role == "step" or (isinstance(value, str) and self._counts(key, role, value))
             number = parse_step(value) if counts else parse_number(value)
         except BadNumberError as error:
             if role == "step" and isinstance(value, str) and value.strip().isalpha():
@@ -558,6 +558,11 @@ class LogTable:
         if number is not None and not (cells.rows and cells.rows[-1] == row):
             cells.rows.append(row)
             cells.values.append(number)
+
+    def _counts(self, key: str, role: str, text: str) -> bool:
+        """Whether text under a key counts something, beside the steps."""
+        of_tokens = "," in text and signal_of_tag(key) == "tokens_seen"
+        return role in ("epoch", "inner") or of_tokens
 
     def settle_problems(self, broken: Sequence[tuple[int, str]], expected: str) -> None:
         """Raise for the first bad line or value, or note how many were left out if under 1 %.
