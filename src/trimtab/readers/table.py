@@ -734,6 +734,7 @@ class LogTable:
             free = (k for k in columns if signal_of_tag(k) is None)
             beside = validation_beside(found["loss"][0], free)
             found |= {"val_loss": beside} if beside else {}
+        _move_accuracy(found, columns)
         signals: dict[str, Column] = {}
         keys: dict[str, str] = {}
         for name, candidates in found.items():
@@ -1122,6 +1123,25 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
         # A row that only adds signals to its step continues the row before.
         again &= column.present[rows[1:]] | ~column.present[rows[:-1]]
     return [int(row) for row in rows[1:][again]]
+
+
+def _move_accuracy(found: dict[str, list[str]], columns: Mapping[str, Column]) -> None:
+    """Take a bare accuracy for a held-out score in a table of a training and a validation loss.
+
+    So model cards have it: both losses say in words what they are of, and no other column does. It
+    stands on the rows of the validation loss alone.
+    """
+    bare = found.get("accuracy", [])
+    trained = any(map(of_training, found.get("loss", [])))
+    tested = [k for k in found.get("val_loss", []) if trained_beside(k)]
+    in_words = [k for k in columns if trained_beside(k) or of_training(k)]
+    both = {*found.get("loss", []), *found.get("val_loss", [])}
+    if not bare or not trained or not tested or not both.issuperset(in_words):
+        return
+    rows = columns[tested[0]].present
+    moved = [k for k in bare if not (columns[k].present & ~rows).any()]
+    if moved == bare:
+        found["eval_score"] = [*found.get("eval_score", []), *found.pop("accuracy")]
 
 
 def _as_path(key: str) -> str:
