@@ -1,6 +1,6 @@
 """The accuracy in a table of a model card is of the data that the loss beside it is of."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ from trimtab.record import RunRecord
 
 LOSS = [round(2.5 * float(np.exp(-i / 9)) + 0.4, 3) for i in range(24)]
 SCORE = [round(0.5 + 0.02 * i, 3) for i in range(24)]
+PAIRS = list(enumerate(zip(LOSS, SCORE, strict=True)))
 
 
 def read(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> RunRecord:
@@ -43,6 +44,29 @@ def test_an_accuracy_on_the_rows_of_the_validation_loss(tmp_path: Path) -> None:
     assert record.columns["eval_score"].logged().tolist() == SCORE[::3]
 
 
+def test_a_card_with_words_around_its_table(tmp_path: Path) -> None:
+    rows = [
+        f"| {x} | {i}.0 | {i * 250} | {x + 0.1:.3f} | {s} |"
+        for i, (x, s) in enumerate(zip(LOSS, SCORE, strict=True), 1)
+    ]
+    head = "| Training Loss | Epoch | Step | Validation Loss | Accuracy |"
+    table = "\n".join([head, "|:---:|:---:|:---:|:---:|:---:|", *rows])
+    path = tmp_path / "README.md"
+    path.write_text(
+        f"# a model\n\n- Loss: 0.45\n- Accuracy: 0.9\n\n{table}\n\n### Versions\n\n- 4\n"
+    )
+    record = read_run(path)
+    assert record.columns["eval_score"].logged().tolist() == SCORE
+    assert "accuracy" not in record.columns
+
+
+def test_an_accuracy_between_the_losses_is_of_training(tmp_path: Path) -> None:
+    path = tmp_path / "out.txt"
+    lines = [f"epoch {i} train loss {x} acc {s} val loss {x + 0.1:.3f}" for i, (x, s) in PAIRS]
+    path.write_text("\n".join(lines))
+    assert read_run(path).columns["accuracy"].logged().tolist() == SCORE
+
+
 @pytest.mark.parametrize(
     ("header", "logs"),
     [
@@ -53,9 +77,8 @@ def test_an_accuracy_on_the_rows_of_the_validation_loss(tmp_path: Path) -> None:
     ],
 )
 def test_other_accuracies_stay_of_training(
-    tmp_path: Path, header: Sequence[str], logs: "object"
+    tmp_path: Path, header: Sequence[str], logs: Callable[[int], bool]
 ) -> None:
-    assert callable(logs)
     rows = [
         (i, x, x + 0.1 if logs(i) else "", s, s - 0.05)
         for i, (x, s) in enumerate(zip(LOSS, SCORE, strict=True))

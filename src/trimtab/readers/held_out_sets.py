@@ -6,17 +6,17 @@ are at least two of them.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.readers.scores_by_course import rises
-from trimtab.readers.tags import set_of_tag
+from trimtab.readers.tags import of_training, set_of_tag, trained_beside
 from trimtab.record import Column
 from trimtab.said_by_words import HELD_OUT_SETS, LOSS_FUNCTIONS
 
-__all__ = ["losses_by_set", "name_of_set", "set_alone", "since_then"]
+__all__ = ["accuracy_is_held_out", "losses_by_set", "name_of_set", "set_alone", "since_then"]
 
 _LEAST_SETS, _MOST_SETS = 2, 64
 _FEWEST = 5
@@ -50,6 +50,32 @@ def set_alone(key: str) -> str:
     """
     found = _SET_IN_FRONT.fullmatch(key.strip())
     return name_of_set(found["set"]) if found is not None else ""
+
+
+def accuracy_is_held_out(keys: Sequence[str], loss: str, val_loss: str, accuracy: str) -> bool:
+    """Whether a bare accuracy is of the data of the validation loss in front of it.
+
+    So model cards have it: both losses say in words what they are of, and no other key does.
+
+    Args:
+        keys: All of a row, in their order.
+        loss: That of the training loss.
+        val_loss: That of the validation loss.
+        accuracy: That of the accuracy.
+
+    Example:
+        >>> card = ["Training Loss", "Epoch", "Validation Loss", "Accuracy"]
+        >>> accuracy_is_held_out(card, card[0], card[2], card[3])
+        True
+        >>> accuracy_is_held_out([*card, "Val F1"], card[0], card[2], card[3])
+        False
+    """
+    in_words = {k for k in keys if of_training(k) or trained_beside(k)}
+    return (
+        in_words == {loss, val_loss}
+        and of_training(loss)
+        and keys.index(val_loss) < keys.index(accuracy)
+    )
 
 
 def since_then(loss: Column) -> NDArray[np.float64]:

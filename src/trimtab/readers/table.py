@@ -38,7 +38,12 @@ from trimtab.readers.freetext.keys import (
     score_place,
 )
 from trimtab.readers.given_columns import given_meaning, missing_among
-from trimtab.readers.held_out_sets import losses_by_set, set_alone, since_then
+from trimtab.readers.held_out_sets import (
+    accuracy_is_held_out,
+    losses_by_set,
+    set_alone,
+    since_then,
+)
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.loss_scaling import scale_slope
 from trimtab.readers.nan_policy import nan_means_missing
@@ -1126,21 +1131,12 @@ def _again(step: NDArray[np.float64], signals: dict[str, Column]) -> list[int]:
 
 
 def _move_accuracy(found: dict[str, list[str]], columns: Mapping[str, Column]) -> None:
-    """Take a bare accuracy for a held-out score in a table of a training and a validation loss.
-
-    So model cards have it: both losses say in words what they are of, and no other column does. It
-    stands on the rows of the validation loss alone.
-    """
-    bare = found.get("accuracy", [])
-    trained = any(map(of_training, found.get("loss", [])))
-    tested = [k for k in found.get("val_loss", []) if trained_beside(k)]
-    in_words = [k for k in columns if trained_beside(k) or of_training(k)]
-    both = {*found.get("loss", []), *found.get("val_loss", [])}
-    if not bare or not trained or not tested or not both.issuperset(in_words):
+    """Let an accuracy that stands on the rows of the validation loss alone be a held-out score."""
+    loss, val_loss, bare = (found.get(n, []) for n in ("loss", "val_loss", "accuracy"))
+    if [len(loss), len(val_loss), len(bare)] != [1, 1, 1]:
         return
-    rows = columns[tested[0]].present
-    moved = [k for k in bare if not (columns[k].present & ~rows).any()]
-    if moved == bare:
+    apart = columns[bare[0]].present & ~columns[val_loss[0]].present
+    if not apart.any() and accuracy_is_held_out([*columns], loss[0], val_loss[0], bare[0]):
         found["eval_score"] = [*found.get("eval_score", []), *found.pop("accuracy")]
 
 

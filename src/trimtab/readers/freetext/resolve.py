@@ -21,7 +21,7 @@ from trimtab.readers.freetext.rows import TextRows, choose_main, gather, one_ran
 from trimtab.readers.freetext.runs import part_runs
 from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
-from trimtab.readers.held_out_sets import losses_by_set, since_then
+from trimtab.readers.held_out_sets import accuracy_is_held_out, losses_by_set, since_then
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.other_columns import others_of
 from trimtab.readers.part_losses import (
@@ -293,6 +293,7 @@ class _Draft:
                     self.signals["eval_score"], self.keys["eval_score"] = column, field.key
                 continue
             self.signals[name], self.keys[name] = column, field.key
+        self._move_accuracy()
         if loss is not None and not is_bare(self.rows.fields["signal", self.key].doubt):
             self._take_scores_by_set(loss)
         if STAGE in self.signals:
@@ -343,6 +344,21 @@ class _Draft:
         self.watched = found.keys
         if found.broken is not None:
             self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
+
+    def _move_accuracy(self) -> None:
+        """Let an accuracy that stands on the rows of the validation loss alone be a held-out score.
+
+        Beside another score it is a number of its own.
+        """
+        of_card = [self.keys.get(name, "") for name in ("loss", "val_loss", "accuracy")]
+        keys = [f.key for f, _ in self.rows.of_kind("signal")]
+        if not all(of_card) or not accuracy_is_held_out(keys, *of_card):
+            return
+        if (self.signals["accuracy"].present & ~self.signals["val_loss"].present).any():
+            return
+        key = self.keys.pop("accuracy")
+        name = OTHER + key if "eval_score" in self.signals else "eval_score"
+        self.signals[name], self.keys[name] = self.signals.pop("accuracy"), key
 
     def _take_scores_by_set(self, loss: Column) -> None:
         """Read `Train: 0.91, Val: 0.87, Test: 0.86` beside a loss: what rises is an accuracy.
