@@ -98,3 +98,41 @@ def test_definitions_in_source_code_are_no_values(tmp_path: Path) -> None:
     ]
     with pytest.raises(ReadError):
         read_run(write(tmp_path, "\n".join(lines) + "\n", "train.jl"))
+
+
+@pytest.mark.parametrize(
+    ("trained", "tested"),
+    [
+        ("(X, Y)", "(Xt,Yt)"),
+        ("(x, y)", "(xv, yv)"),
+        ("(X, Y)", "(tX, tY)"),
+        ("(m, x, y)", "(m, x_t, y_t)"),
+        ("(xtr, ytr)", "(xte, yte)"),
+        ("(A, b)", "(C, d)"),
+    ],
+)
+def test_a_second_call_with_other_arguments_is_of_held_out_data(
+    tmp_path: Path, trained: str, tested: str
+) -> None:
+    lines = []
+    for i, x in enumerate(LOSS, 1):
+        lines.append(f"Epoch: {i}\nloss{trained} = {x}f0")
+        said = f"(accuracy{tested}, loss{tested}) = (0.{50 + i}f0, {x + 1:.4f}f0)"
+        lines.append(said)
+    record = read_run(write(tmp_path, "\n".join(lines) + "\n"))
+    assert record.columns["loss"].logged().tolist() == LOSS
+    assert record.columns["val_loss"].logged().tolist() == [round(x + 1, 4) for x in LOSS]
+    assert record.columns["eval_score"].logged()[0] == 0.51
+
+
+def test_marks_of_held_out_data_go_before_the_order(tmp_path: Path) -> None:
+    lines = [f"loss(xt, yt) = {x + 1:.4f}\nloss(x, y) = {x}\n" for x in LOSS]
+    record = read_run(write(tmp_path, "".join(lines)))
+    assert record.columns["loss"].logged().tolist() == LOSS
+    assert record.columns["val_loss"].logged()[-1] == pytest.approx(LOSS[-1] + 1)
+
+
+def test_other_arguments_in_a_second_phase_are_no_held_out_data(tmp_path: Path) -> None:
+    phases = [f"loss({a}) = {x}\n" for a in ("x1, y1", "x2, y2") for x in LOSS]
+    record = read_run(write(tmp_path, "".join(phases)))
+    assert record.columns["loss"].logged().tolist() == LOSS * 2
