@@ -172,7 +172,7 @@ SIGNALS: tuple[Signal, ...] = (
             "grad norm|gradient norm|gnorm|grad_norm|train/grad_norm|norm|total_grad_norm|"
             "optim/total_grad_norm|gradient_norm|global_grad_norm|grad-norm|"
             "train/gradient_norm|grad_norm_total|train/gnorm|l2_norm/grad/global|grad|"
-            "global_norm|l2_grads|global grad norm|actor_grad_norm|\u2207"
+            "global_norm|l2_grads|global grad norm|actor_grad_norm|\u2207|gn"
         ),
     ),
     Signal(

@@ -104,7 +104,7 @@ _OF_ALL = frozenset(
 _NUMBERED_LAYER = re.compile(r"norms?/\d+$", re.IGNORECASE)
 """`grad_norm/0` is that of a layer, `grad_2.0_norm` that of the whole."""
 _EXPORTED_BOUND = re.compile(r"__(?:MIN|MAX)$")
-_TOP_LEVEL_ONLY = frozenset({"norm", "scale", "clip", "tokens", "clipped", "step"})
+_TOP_LEVEL_ONLY = frozenset({"norm", "gn", "scale", "clip", "tokens", "clipped", "step"})
 _OF_A_CODEBOOK = frozenset({"codebook", "quantize", "quantizer", "vq"})
 """Words of a path below which a perplexity says how many codes are in use."""
 _NO_DISTANCE = frozenset({"actor", "policy", "pi", "pg", "surrogate", "entropy", "kl"})

@@ -261,7 +261,7 @@ _METHODS = frozenset(
     {"byol", "infonce", "moco", "nt xent", "ntxent", "simclr", "simsiam", "vicreg"}
 )
 """Methods of self-supervised training, of which each has a loss that is called as it is."""
-_VAGUE = frozenset(["norm", "scale", "clip", "tokens", "clipped", "skipped"])
+_VAGUE = frozenset(["norm", "gn", "scale", "clip", "tokens", "clipped", "skipped"])
 """Aliases that mean a signal only without a word in front of them."""
 _TIMES = re.compile(r"\b(?:time|timing|timer|times|speed|perf|sec|seconds|ms|s)\b")
 """Words of a path under which `step` is how long one takes."""
