@@ -330,3 +330,13 @@ def test_to_html_is_the_page_of_the_report(tr8: Path, csv: Path) -> None:
     assert "<!doctype html>" in trimtab.analyze(tr8).to_html().lower()
     with pytest.raises(ConfigError, match="name one"):
         trimtab.analyze(tr8.parent).to_html()
+
+
+def test_an_update_is_shown_in_one_short_line(tmp_path: Path) -> None:
+    path = tmp_path / "log.jsonl"
+    rows = [f'{{"step": {i}, "loss": {2.0 if i < 90 else 9.0}}}' for i in range(120)]
+    path.write_text("\n".join(rows) + "\n")
+    updates = list(trimtab.watch(path, until_idle_s=0, interval_s=0.01))
+    told = next(u for u in updates if u.incident is not None)
+    assert told.record is not None
+    assert repr(told) == f"Update(event={told.event!r}, text={told.text!r}, id={told.id})"

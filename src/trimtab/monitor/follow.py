@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
@@ -31,9 +31,9 @@ _BUSY_SHARE = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Update:
-    """One thing that is new about a log."""
+    """One thing that is new about a log; its `repr` leaves out what it holds of the log."""
 
-    path: str
+    path: str = field(repr=False)
     """As given."""
     event: NoticeEvent
     """`found`, `changed` and `withdrawn` are about an incident, the others about the log."""
@@ -41,12 +41,12 @@ class Update:
     """One line for people."""
     id: int = 0
     """Number of the incident, from 1; 0 where the update is about none."""
-    incident: IncidentAccount | None = None
-    generation: int = 0
+    incident: IncidentAccount | None = field(default=None, repr=False)
+    generation: int = field(default=0, repr=False)
     """Rises when another log stands at the path; ids are unique within one generation."""
-    first_reading: bool = False
+    first_reading: bool = field(default=False, repr=False)
     """Whether it comes from the first reading that found rows."""
-    record: RunRecord | None = None
+    record: RunRecord | None = field(default=None, repr=False)
     """The log as it was read; None before the first reading."""
 
     def to_dict(self) -> dict[str, object]:
