@@ -380,3 +380,24 @@ def test_values_printed_with_three_digits_equal_what_rounds_to_them() -> None:
     assert c.first_difference is not None
     assert c.first_difference.at is not None
     assert c.first_difference.at == pytest.approx(301, abs=2)
+
+
+def test_what_is_compared_between_steps_is_not_called_left_out() -> None:
+    def run(apart: int) -> RunRecord:
+        step = np.arange(apart, 500.0, apart)
+        builder = RecordBuilder("x", "made")
+        every = np.ones(len(step), dtype=np.bool_)
+        columns = {
+            "loss": 2.0 - step / 1000,
+            "loss_scale": np.full(len(step), 65536.0),
+            "lr": np.full(len(step), 1e-3),
+            "weight_norm": step,
+        }
+        builder.extend(step, {n: Column(v, every) for n, v in columns.items()})
+        builder.keys.update({n: f"the {n}" for n in columns})
+        return builder.build()
+
+    c = compared(run(47), run(12))
+    assert c.common is not None
+    assert c.not_compared == ("the weight_norm",)
+    assert "not compared: the weight_norm" in c.notes

@@ -378,8 +378,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     first = first_difference(a.record, b.record, steps, rows_a, rows_b)
     changed = (*diff(a.settings, b.settings), *_logged_settings(first))
     same_order, reordered = _orders(a, b)
-    left = _not_compared(a.record, b.record, first)
-    notes = (*same_order, *_of_unknown(a, b, by, first), *_of_left(left))
+    told = (*same_order, *_of_unknown(a, b, by, first))
     unit = "nats" if loss_in_nats(a.record) and loss_in_nats(b.record) else ""
     of_agent = _REWARD in measured_by_both(a.record, b.record)
     if not len(xa) or not len(xb) or max(xa[0], xb[0]) >= min(xa[-1], xb[-1]):
@@ -387,6 +386,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         unfit = (*unfit, f"nothing in common: no {by} at which both log a loss")
         # Of agents that log rewards alone, no loss is missing.
         missed = unfit if not of_agent or len(xa) or len(xb) else ()
+        left = _not_compared(a.record, b.record, first)
         return Comparison(
             a=a,
             b=b,
@@ -394,7 +394,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
             common=None,
             changed=changed,
             warnings=(*missed, *reordered),
-            notes=notes,
+            notes=(*told, *_of_left(left)),
             first_difference=first,
             apart=_apart(a, b, by, first),
             pace=_pace(a, b, by),
@@ -414,6 +414,8 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     per = 1e9 if by == "tokens" else 1e3
     slopes = (_slope(xa, ya, low, high) * per, _slope(xb, yb, low, high) * per)
     worse, apart_from, noise = _worse(a, b, by, first)
+    means = _means(a, b, by, low, high)
+    left = _not_compared(a.record, b.record, first, means)
     return Comparison(
         a=a,
         b=b,
@@ -423,7 +425,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         end_gap=end_gap,
         widest=Gap(float(grid[widest]), float(la[widest]), float(lb[widest])),
         slopes=slopes,
-        means=_means(a, b, by, low, high),
+        means=means,
         changed=changed,
         warnings=(
             *(t for t in (_unfit(a), _unfit(b)) if t),
@@ -431,7 +433,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
             *(() if of_agent else _warnings(a, b, end_gap, slopes, by, worse, unit)),
             *reordered,
         ),
-        notes=notes,
+        notes=(*told, *_of_left(left)),
         first_difference=first,
         loss_worse=worse,
         to_target=_to_target(xa, ya, xb, yb),
@@ -446,11 +448,17 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     )
 
 
-def _not_compared(a: RunRecord, b: RunRecord, first: FirstDifference | None) -> tuple[str, ...]:
-    """Return the keys of numbers that were not compared, as logged."""
+def _not_compared(
+    a: RunRecord, b: RunRecord, first: FirstDifference | None, means: Sequence[Means] = ()
+) -> tuple[str, ...]:
+    """Return the keys of numbers that were not compared, as logged.
+
+    Compared are those of common rows, and those of which both have a mean.
+    """
     both = measured_by_both(a, b)
     read = {n for n in both if n.startswith(OTHER) or n.split("/")[0] in _OUTCOMES}
     seen = read | _PACES.keys() | {"wall_time_s"} | (first.compared if first else frozenset())
+    seen |= {m.signal for m in means if np.isfinite((m.a, m.b)).all()}
     known = {k for r in (a, b) for n, key in r.keys.items() if n in seen for k in key.split(", ")}
     keys = [
         k for r in (a, b) for n, key in r.keys.items() if n not in seen for k in key.split(", ")
