@@ -96,10 +96,11 @@ OF_TARGETS = 10.0
 """Times its level, that a loss with the return may come to. Ours."""
 GAINS, OF_SCORES, FEWEST_BEFORE = 0.05, 0.4, 3
 """Share of the lowest evaluation, of a score less; and evaluations before the rise."""
-SWEPT_ROWS, SWEPT, ONE_FACTOR, ONE_SHARE, LEFT, BEHIND = 16, 1e4, 0.1, 0.85, 0.5, 16
+SWEPT_ROWS, SWEPT, ONE_FACTOR, ONE_SHARE, LEFT, BEHIND, EVALUATED = 16, 1e4, 0.1, 0.85, 0.5, 16, 0.5
 """Rows of a range test, times that its rate grows at least, spread of the logarithm of its steps about
 their middle as a share, the share of the steps that keep to it, the share of its last rate that the
-next is at most, and rows behind it that may still be of it. Ours."""
+next is at most, rows behind it that may still be of it, and the share of its rows that are evaluated,
+from which on it is none. Ours."""
 UNMADE_ROWS, UNMADE_SHARE = 16, 0.15
 """Most first rows without a loss, and share of all. All ours."""
 ERRORS = 3.0
@@ -201,7 +202,10 @@ def _swept(record: RunRecord, attempt: int) -> int:
     # Not of all: the first rates of one that is printed have few digits.
     one = float((np.abs(moves - middle) <= ONE_FACTOR * middle).mean()) >= ONE_SHARE
     left = stop == len(rate) or rate[stop] < LEFT * rate[stop - 1]
-    return int(rows[stop - 1]) + 1 if one and left else begins
+    held_out = record.columns.get("val_loss")
+    # One that is evaluated row by row goes by epochs: that is a rate which runs away.
+    evaluated = held_out is not None and held_out.present[rows[:stop]].mean() >= EVALUATED
+    return int(rows[stop - 1]) + 1 if one and left and not evaluated else begins
 
 
 def _of_a_range_test(record: RunRecord, f: Finding, swept: Sequence[int]) -> bool:

@@ -86,14 +86,17 @@ def held_out_still_findings(record: RunRecord) -> tuple[Finding, ...]:
                 found += _at_worst(record, name, rows, y, span)
             elif len(rows) >= STILL:
                 found += _still(record, rows, y) or _at_nothing(record, rows, y, span)
-    if {"accuracy", "loss"} <= record.columns.keys():
-        spans = map(record.rows_of, range(len(record.attempts)))
-        found += [f for span in spans if (f := _score_stands(record, span)) is not None]
+    for name in ("accuracy", "eval_score"):
+        # Other scores may stand at one of few values.
+        of_answers = name == "accuracy" or "acc" in record.keys.get(name, "").lower()
+        if of_answers and {name, "loss"} <= record.columns.keys():
+            spans = map(record.rows_of, range(len(record.attempts)))
+            found += [f for span in spans if (f := _score_stands(record, name, span)) is not None]
     return tuple(found)
 
 
-def _score_stands(record: RunRecord, span: slice) -> Finding | None:
-    column, losses = record.columns["accuracy"], record.columns["loss"]
+def _score_stands(record: RunRecord, name: str, span: slice) -> Finding | None:
+    column, losses = record.columns[name], record.columns["loss"]
     rows = column.finite_rows(span)
     y, trained = column.values[rows], losses.values[losses.finite_rows(span)]
     if len(y) < STANDS or (y != y[0]).any() or len(trained) < STANDS or record.axis != "epoch":
@@ -111,7 +114,7 @@ def _score_stands(record: RunRecord, span: slice) -> Finding | None:
         record,
         detector="score-stands",
         kind="frozen-signal",
-        signal="accuracy",
+        signal=name,
         severity="warning",
         row=int(rows[STANDS - 1]),
         onset_row=int(rows[0]),
