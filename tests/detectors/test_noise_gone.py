@@ -1,5 +1,7 @@
 """Rows that stop scattering: one batch again and again."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -56,3 +58,18 @@ def test_rows_of_more_steps_and_stated_changes_are_no_trouble() -> None:
     sparse = np.where(T < AT, T, AT + 50 * (T - AT)).astype(float)
     assert not _told(STUCK, step=sparse)
     assert not _told(STUCK, batch_size=np.where(T < AT, 32.0, 8192.0))
+
+
+def test_a_switch_to_another_optimizer_that_the_log_announces_is_no_trouble(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    adam = [
+        f"iter {k} loss {0.05 + np.exp(-k / 150) + 6e-3 * rng.normal():.6f}" for k in range(800)
+    ]
+    lines = [
+        f"iter {k} loss {0.05 * np.exp(-(k - 800) / 300) + 0.004:.8f}" for k in range(800, 1200)
+    ]
+    for said, is_told in (("Switching to L-BFGS", False), ("saved the plot", True)):
+        path = tmp_path / "train.log"
+        path.write_text("\n".join([*adam, said, *lines]) + "\n")
+        kinds = [i.kind for i in analyze(path).incidents if i.severity != "info"]
+        assert ("repeated-data" in kinds) == is_told

@@ -136,3 +136,10 @@ def test_other_arguments_in_a_second_phase_are_no_held_out_data(tmp_path: Path) 
     phases = [f"loss({a}) = {x}\n" for a in ("x1, y1", "x2, y2") for x in LOSS]
     record = read_run(write(tmp_path, "".join(phases)))
     assert record.columns["loss"].logged().tolist() == LOSS * 2
+
+
+def test_the_two_losses_of_a_game_are_no_two_sets(tmp_path: Path) -> None:
+    lines = [f"loss(G, real) = {2 + k / 9:.4f}\nloss(D, fake) = {3 + k / 7:.4f}" for k in range(60)]
+    path = tmp_path / "out.txt"
+    path.write_text("\n".join(lines) + "\n")
+    assert "val_loss" not in read_run(path).columns

@@ -89,3 +89,10 @@ def test_a_decimal_comma_is_not_taken_for_thousands(tmp_path: Path) -> None:
     rows = [f"{i}\t{str(x).replace('.', ',')}" for i, x in enumerate([2.345, *LOSS])]
     with pytest.raises(ReadError, match="expected a number"):
         csv_of(tmp_path / "log.tsv", "step\tloss", rows)
+
+
+def test_a_bold_number_with_its_spread_is_a_number(tmp_path: Path) -> None:
+    rows = [f"| {k} | **{5 - k / 20:.3f}** ± 0.02 |" for k in range(60)]
+    path = tmp_path / "table.md"
+    path.write_text("| step | loss |\n|---|---|\n" + "\n".join(rows) + "\n")
+    assert read_run(path).columns["loss"].values[1] == 4.95

@@ -401,3 +401,12 @@ def test_what_is_compared_between_steps_is_not_called_left_out() -> None:
     assert c.common is not None
     assert c.not_compared == ("the weight_norm",)
     assert "not compared: the weight_norm" in c.notes
+
+
+def test_losses_of_two_digits_do_not_show_that_the_training_was_the_same() -> None:
+    step = np.arange(400.0)
+    loss = np.round(0.1 * np.exp(-step / 60), 1)
+    val = 0.5 + 0.01 * np.random.default_rng(0).random(400)
+    c = compared(table_of(loss=loss, val_loss=val), table_of(loss=loss, val_loss=val + 1))
+    assert not c.same_training
+    assert c.worse == "b"

@@ -60,6 +60,8 @@ _OUTCOMES = frozenset(
 """Signals that tell how good a run is; others, such as a norm, tell how it goes."""
 _OF_WEIGHTS = frozenset({"loss", "grad_norm", "activation_norm"})
 """Signals of training that differ in their digits as soon as the weights do."""
+_OF_DIGITS = 0.5
+"""Share of distinct values from which on equal ones are no chance. Ours."""
 _FEW_COMMON, _COMMON_SHARE = 8, 0.5
 """Steps that both log, and their share of the rows of the one that has fewer, below which a reward
 is read between steps."""
@@ -232,7 +234,14 @@ class Comparison:
         d = self.first_difference
         if d is None or self.of_agent or d.num_rows < MIN_ROWS or "loss" not in d.compared:
             return False
-        return not d.since.keys() & _OF_WEIGHTS
+        compared = d.compared & _OF_WEIGHTS
+        return not d.since.keys() & _OF_WEIGHTS and any(map(self._has_digits, compared))
+
+    def _has_digits(self, signal: str) -> bool:
+        """Whether most values of a signal differ from all others: few digits are alike by chance."""
+        column = self.a.record.columns[signal]
+        values = column.values[column.finite_rows(slice(None))]
+        return len(np.unique(values)) >= max(MIN_ROWS, _OF_DIGITS * len(values))
 
     @property
     def _judged(self) -> set[Literal["a", "b"]]:

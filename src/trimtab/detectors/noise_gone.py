@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
-from trimtab.detectors.stated_changes import SETTINGS, states_a_change
+from trimtab.detectors.stated_changes import states_a_change
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.text import number
@@ -42,7 +42,7 @@ SPACED = 2.0
 def noise_gone_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding for each attempt whose loss scatters no more, from a row to its end."""
     column = record.columns.get("loss")
-    if column is None:
+    if column is None or record.axis == "epoch":  # rows of epochs are means
         return ()
     spans = map(record.rows_of, range(len(record.attempts)))
     found = (_judge(record, column.finite_rows(span), column.values) for span in spans)
@@ -69,10 +69,13 @@ def _judge(record: RunRecord, rows: Rows, values: Floats) -> Finding | None:
     if abs(median(since)) < KEPT * abs(median(before)):
         return None
     own = rows[len(rows) - num * size :]
-    onset, spacing = int(own[first]), np.diff(record.step[own])
-    if median(spacing[first:]) >= SPACED * median(spacing[:first]):
+    onset = int(own[first])
+    if _spaced(record.step[own], first):
         return None
-    if states_a_change(record, onset, size, of=SETTINGS):
+    seen = record.columns.get("tokens_seen")
+    if seen is not None and seen.present[own].all() and _spaced(seen.values[own], first):
+        return None
+    if states_a_change(record, onset, size):
         return None
     now = median(noise[at:])
     return finding_at(
@@ -93,6 +96,12 @@ def _judge(record: RunRecord, rows: Rows, values: Floats) -> Finding | None:
             " the same batch again and again, or means from here on (in hindsight)"
         ),
     )
+
+
+def _spaced(count: Floats, first: int) -> bool:
+    """Whether rows come to stand for more steps, or for more data."""
+    moves = np.diff(count)
+    return median(moves[first:]) >= SPACED * median(moves[:first]) > 0
 
 
 def _gone(noise: Floats) -> int | None:

@@ -32,37 +32,65 @@ class RateEndedState:
     """Changes of the rate while it was above 0."""
     finest: float = math.inf
     """The smallest of them."""
+    num_finest: int = 0
+    """How many are as small."""
     held: int = 0
     """Rows at the last rate above 0."""
+    held_before: int = 0
+    """Rows at the one before it."""
+    halvings: int = 0
+    """Changes to about a half."""
 
     def after(self, rates: NDArray[np.float64]) -> "RateEndedState":
         """Return the state after more rates above 0, float64 [n >= 1]."""
         before = self.rate if self.highest else float(rates[0])
         moves = np.abs(np.diff(rates, prepend=before))
         at = np.flatnonzero(moves)
+        finest = min(self.finest, float(moves[at].min())) if len(at) else self.finest
+        known = self.num_finest if self.finest <= (1 + DIGITS) * finest else 0
+        held_before = self.held_before
+        if len(at):
+            held_before = int(at[-1] - at[-2]) if len(at) > 1 else self.held + int(at[0])
         return RateEndedState(
             self.num_rows + len(rates),
             float(rates[-1]),
             max(self.highest, float(rates.max())),
             steps=self.steps + len(at),
-            finest=min(self.finest, float(moves[at].min())) if len(at) else self.finest,
+            finest=finest,
+            num_finest=known + int((moves[at] <= (1 + DIGITS) * finest).sum()),
+            held_before=held_before,
+            halvings=self.halvings + _halvings(rates, before),
             held=len(rates) - int(at[-1]) if len(at) else self.held + len(rates),
         )
 
     @property
-    def is_last_digit(self) -> bool:
-        """Whether the last rate above 0 is one in the last of few digits that rates are printed with.
+    def is_printed(self) -> bool:
+        """Whether 0 is what is left of the rate in the few digits that it is printed with.
 
-        A rate that falls smoothly stays at each of them for rows, and moves by no less.
+        A rate that falls smoothly moves by the last of them, comes to one of it, and stays at each for
+        rows. How long it then reads 0 follows from how the rows at each grow: as many as at the last
+        for a straight line, half as many again for a cosine, without end for a decay by a factor.
         """
         power = 10.0 ** round(math.log10(self.rate))
-        one = abs(self.rate - power) <= DIGITS * power
-        coarse = self.steps >= FEWEST_STEPS and self.finest >= (1 - DIGITS) * power
-        return one and coarse and self.held >= 2
+        units = max(abs(self.rate - power), abs(self.finest - power)) <= DIGITS * power
+        if not units or self.steps < FEWEST_STEPS or self.num_finest < 2 or self.held < 2:
+            return False
+        grows = self.held / max(self.held_before, 1)
+        by_factor = grows >= BY_FACTOR or self.halvings >= FEWEST_STEPS
+        return by_factor or self.zeros <= (2 if grows >= BENT else 1) * self.held
 
 
+def _halvings(rates: NDArray[np.float64], before: float) -> int:
+    ratios = rates / np.append(before, rates[:-1])
+    return int(((ratios > HALF[0]) & (ratios < HALF[1])).sum())
+
+
+HALF = 0.4, 0.6
 FEWEST_STEPS, DIGITS = 3, 1e-6
-"""Changes of a rate before its digits are believed to be few, and a share that rounding may add. Ours."""
+"""Changes of a rate before its digits are believed to be few, and a share that rounding may add."""
+BENT, BY_FACTOR = 1.2, 1.8
+"""Times the rows at the digit before, that those at the last come to of a cosine (1.45) and of a decay by
+a factor (2.15). Ours."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,17 +121,15 @@ class RateEndedDetector:
             s = replace(s, first_row=row.index, first_step=row.step)
         s = replace(s, num_rows=s.num_rows + 1, zeros=s.zeros + 1)
         due = max(self.min_rows, self.share * s.num_rows)
-        if s.told or s.rate == 0 or s.zeros < due:
+        if s.told or s.rate == 0 or s.zeros < due or (rate == 0 and s.is_printed):
             return s, ()
         s = replace(s, told=True)
-        few = rate == 0 and s.is_last_digit
         now = "0" if rate == 0 else f"{rate:.2g}, of {s.highest:.3g} at its highest,"
-        now += " as printed" if few else ""
         finding = Finding(
             detector=self.name,
             kind="plateau",
             signal="lr",
-            severity="info" if few else "warning",
+            severity="warning",
             row=row.index,
             step=row.step,
             onset_row=s.first_row,

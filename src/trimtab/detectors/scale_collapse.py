@@ -77,6 +77,8 @@ class ScaleCollapseDetector:
     """Rows in which the scale does not fall, by which it has found it. Ours."""
     timeout_rows: int = 200
     """Rows without a new low after which the lower scale is accepted; as in `spike`."""
+    low_scale: float = 256.0
+    """Scale above which a fall in the first rows may be a scaler that finds its range. Ours."""
     floor_scale: float = 1.0
     """Scale below which scalers do not go: Megatron's --min-loss-scale default."""
     floor_rows: int = 50
@@ -232,9 +234,14 @@ class ScaleCollapseDetector:
             lowest_row=row.index,
             lowest_step=row.step,
             age=0,
-            critical=top - y >= self.critical_halvings,
+            critical=self._is_critical(s, top - y, y),
         )
         return s, (self._finding(s, row, "open"),)
+
+    def _is_critical(self, s: ScaleCollapseState, halvings: float, lowest: float) -> bool:
+        """Whether it fell far, and in the first rows to where no scaler of fp16 comes to rest."""
+        settled = s.num_rows > self.calibration_rows or lowest <= math.log2(self.low_scale)
+        return halvings >= self.critical_halvings and settled
 
     def _follow(
         self, s: ScaleCollapseState, row: Row, y: float
@@ -248,7 +255,7 @@ class ScaleCollapseDetector:
             return replace(s, onset_row=-1), (self._finding(s, row, "back"),)
         if s.age >= self.timeout_rows:
             return replace(s, onset_row=-1), (self._finding(s, row, "accepted"),)
-        if not s.critical and s.top - s.lowest >= self.critical_halvings:
+        if not s.critical and self._is_critical(s, s.top - s.lowest, s.lowest):
             s = replace(s, critical=True)
             return s, (self._finding(s, row, "open"),)
         return s, ()
@@ -286,7 +293,7 @@ class ScaleCollapseDetector:
             detector=self.name,
             kind="scale-collapse",
             signal="loss_scale",
-            severity="critical" if halvings >= self.critical_halvings else "warning",
+            severity="critical" if s.critical else "warning",
             row=row.index,
             step=row.step,
             onset_row=s.onset_row,

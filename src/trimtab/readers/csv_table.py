@@ -522,7 +522,7 @@ def _unmarked(cell: str) -> str:
     if text[:1] == text[-1:] == "_":
         text = text.strip("_").strip("*`")
     spread = _WITH_SPREAD.fullmatch(text)
-    return spread[1] if spread else text
+    return (spread[1] if spread else text).strip("*`")
 
 
 def _is_framed(line: str, delimiter: str) -> bool:

@@ -56,13 +56,14 @@ _PATTERNS = tuple(
         rf"(?:{_MOVES}|{_BEGINS})[^\n]{{0,40}}?{_STAGE}",
         rf"{_MOVES}[^\n]{{0,40}}?(?:{_SIZE}|{_DATA})",
         rf"(?:{_MOVES}|\bturn(?:s|ed|ing)? o(?:n|ff)\b)[^\n]{{0,20}}?{_OBJECTIVE}",
+        rf"(?:{_MOVES}|{_BEGINS})[^\n]{{0,20}}?\b(?P<optimizer>l-?bfgs)\b",
         rf"{_MIXTURE} (?:is |was )?(?:now |being )?{_MOVES}",
         r"\b(?P<frozen>(?:un)?(?:freez(?:e|ing)|froze(?:n)?))\b[^\n]{0,20}?[a-z]{3}",
     )
 )
 _HINT = re.compile(
     r"(?i:phase|stage|curric|size|resol|len|data|mix|task|fr[eo]+z|criter|objectiv|loss func|smooth"
-    r"|augment|dropout|forcing)"
+    r"|augment|dropout|forcing|bfgs)"
 )
 """A part of a word that every pattern needs: `cutmix`, `sequence length`, `unfreezing`."""
 _DENIED = re.compile(

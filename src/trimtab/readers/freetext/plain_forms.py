@@ -44,6 +44,7 @@ _CALL_OF_LOSS = re.compile(rf"\b(\w{{0,20}}loss\w{{0,20}})({_ARGUMENTS})")
 _FEWEST_CALLS, _TAKES_TURNS = 3, 0.9
 """Calls with some arguments, and the share of those of a name that differ from the one before."""
 _TRAINED_MARK = re.compile(r"^(?:tr|train)_|_?(?:tr|train)$", re.IGNORECASE)
+_OF_A_GAME = re.compile(r"^\([GD],|\b(?:real|fake|gen|disc|critic)(?![a-z])")
 _TESTED_MARK = "(?:t|v|te|ts|va|ev)"
 """What stands before or behind the name of data of training in that of other data: `Xt`, `tX`."""
 
@@ -101,7 +102,8 @@ def _second_set(said: Sequence[str]) -> str:
     turns = sum(a != b for a, b in pairwise(said)) >= _TAKES_TURNS * (len(said) - 1)
     # Two models on the same data are no two sets.
     other_data = _parts(first[1:-1])[-1] != _parts(second[1:-1])[-1]
-    return second if turns and other_data else ""
+    of_a_game = any(_OF_A_GAME.search(said) for said in times)
+    return second if turns and other_data and not of_a_game else ""
 
 
 def _is_beside(tested: str, trained: str) -> bool:
