@@ -269,7 +269,7 @@ def test_lone_nan_rows_with_the_run_going_on_are_masked_batches(seed: int) -> No
     found = dataclasses.replace(incident(AT, "non-finite", end=AT), severity="critical")
     said = diagnose(record, found)
     assert said.top.cause == "masked-batch"
-    assert "3 rows" in text_of(said)
+    assert "single rows (3 in all)" in text_of(said)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
