@@ -228,7 +228,8 @@ KIND_NOTES: tuple[KindNote, ...] = (
     ),
     KindNote(
         kind="repeated-data",
-        looks="a loss that is too low after a restart, and a jump up when new data comes",
+        looks="a loss too low after a restart, with a jump up when new data comes; or one that scatters no"
+        " more",
         first="sample ids, at the first batch after the load",
         seen=(
             PublicRun("a Lightning run", _BOOK, "the sampler began anew at each restart"),

@@ -10,8 +10,8 @@ __all__ = ["INIT_CHECKS"]
 _LESSONS = "BigScience lessons learned"
 _FAR, _ABSURD = 8.0, 25.0
 """Times sqrt(2 / 5h) from which an init is told at any width, and from which it is an error for any
-model. Published configs lie below: MiniCPM 2.4B (arXiv:2404.06395) 7.6, Granite 3.0 2B 7.2, both
-with a scaled output. At 25 the logits of a tied output start at a std of 16. Ours."""
+model. The highest that we know of a published model is 7.6 (MiniCPM 2.4B, arXiv:2404.06395: 0.1 at
+width 2304, with a scaled output). At 25 the logits of a tied output start at a std of 16. Ours."""
 _WIDE = 4096
 """Narrower models train at 0.02 and well above, as GPT-2 and small OPT did (see
 `model_checks.weights`)."""
