@@ -54,6 +54,14 @@ def test_other_calms_are_silent(loss: Floats) -> None:
     assert not _told(loss)
 
 
+def test_a_row_that_stands_out_in_the_calm_does_not_move_the_onset() -> None:
+    for at in (N - 1, N - 2, 450):
+        loss = STUCK.copy()
+        loss[at] += 5.0
+        (onset,) = _told(loss)
+        assert abs(onset - AT) <= 16
+
+
 def test_rows_of_more_steps_and_stated_changes_are_no_trouble() -> None:
     sparse = np.where(T < AT, T, AT + 50 * (T - AT)).astype(float)
     assert not _told(STUCK, step=sparse)

@@ -303,14 +303,16 @@ def _unrisen(record: RunRecord) -> str:
     first, last = (
         median(part) for part in (rewards[: len(rewards) // 4], rewards[-(len(rewards) // 4) :])
     )
-    parts = np.array_split(rewards, 8)
+    size = float(np.abs(rewards).max()) or 1.0  # by the largest, so that nothing overflows
+    parts = np.array_split(rewards / size, 8)
     levels = [median(part) for part in parts]
     best = levels[1 + int(np.argmax(levels[1:-2]))]
     noise = max(median(np.abs(part - median(part))) for part in parts[1:-2])
-    if best - levels[-1] > 2 * _FAR_MADS * noise and best - first > _FAR_MADS * noise:
+    rose, lost = best - first / size, best - levels[-1]
+    if lost > 2 * _FAR_MADS * noise and rose > _FAR_MADS * noise:
         return (
-            f"the reward had come from {number(first)} to {number(best)} and lies at"
-            f" {number(levels[-1])} in the last {len(parts[-1])} of {len(rewards)} rows: it sinks, or"
+            f"the reward had come from {number(first)} to {number(size * best)} and lies at"
+            f" {number(size * levels[-1])} in the last {len(parts[-1])} of {len(rewards)} rows: it sinks, or"
             " swings"
         )
     return (

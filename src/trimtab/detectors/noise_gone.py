@@ -60,7 +60,7 @@ def _judge(record: RunRecord, rows: Rows, values: Floats) -> Finding | None:
     if at is None:
         return None
     past = median(noise[max(0, at - 1 - PAST) : at - 1])
-    first = _first_calm(y, (at - 1) * size, past)
+    first = _first_calm(y, (at - 1) * size, size, past)
     before, since = y[max(0, first - PAST * size) : first], y[first:]
     known = np.unique(before)
     coarse = len(known) < 2 or past < DIGITS * float(np.diff(known).min())
@@ -115,8 +115,11 @@ def _gone(noise: Floats) -> int | None:
     return None
 
 
-def _first_calm(y: Floats, start: int, past: float) -> int:
-    """Return the place from which on rows keep to their line, looked for from `start` on."""
-    bends = np.abs(np.diff(y[start:], 2))
+def _first_calm(y: Floats, start: int, size: int, past: float) -> int:
+    """Return the place from which on rows keep to their line: in the block from `start` on, or the next.
+
+    A row that stands out later is one batch, and no sign of what was before.
+    """
+    bends = np.abs(np.diff(y[start : start + size + size // 2], 2))
     rough = np.flatnonzero(bends > past / 2)
     return start + (int(rough[-1]) + 2 if len(rough) else 0)
