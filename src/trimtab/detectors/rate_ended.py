@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.contract import Finding, Row, Rows
+from trimtab.detectors.contract import Finding, Row, Rows, changed
 
 __all__ = ["RateEndedDetector", "RateEndedState"]
 
@@ -41,8 +41,34 @@ class RateEndedState:
     halvings: int = 0
     """Changes to about a half."""
 
-    def after(self, rates: NDArray[np.float64]) -> "RateEndedState":
-        """Return the state after more rates above 0, float64 [n >= 1]."""
+    def after(self, rate: float) -> "RateEndedState":
+        """Return the state after one more rate above 0."""
+        calm = changed(
+            self,
+            num_rows=self.num_rows + 1,
+            rate=rate,
+            highest=max(self.highest, rate),
+            held=self.held + 1,
+            zeros=0,
+            told=False,
+        )
+        if rate == self.rate or not self.highest:
+            return calm
+        moved = abs(rate - self.rate)
+        finest = min(self.finest, moved)
+        known = self.num_finest if self.finest <= (1 + DIGITS) * finest else 0
+        return changed(
+            calm,
+            steps=self.steps + 1,
+            finest=finest,
+            num_finest=known + (moved <= (1 + DIGITS) * finest),
+            held=1,
+            held_before=self.held,
+            halvings=self.halvings + (HALF[0] < rate / self.rate < HALF[1]),
+        )
+
+    def after_all(self, rates: NDArray[np.float64]) -> "RateEndedState":
+        """Return the state after more rates above 0, float64 [n >= 1], as `after` one by one."""
         before = self.rate if self.highest else float(rates[0])
         moves = np.abs(np.diff(rates, prepend=before))
         at = np.flatnonzero(moves)
@@ -51,10 +77,13 @@ class RateEndedState:
         held_before = self.held_before
         if len(at):
             held_before = int(at[-1] - at[-2]) if len(at) > 1 else self.held + int(at[0])
-        return RateEndedState(
-            self.num_rows + len(rates),
-            float(rates[-1]),
-            max(self.highest, float(rates.max())),
+        return changed(
+            self,
+            num_rows=self.num_rows + len(rates),
+            rate=float(rates[-1]),
+            highest=max(self.highest, float(rates.max())),
+            zeros=0,
+            told=False,
             steps=self.steps + len(at),
             finest=finest,
             num_finest=known + int((moves[at] <= (1 + DIGITS) * finest).sum()),
@@ -116,7 +145,7 @@ class RateEndedDetector:
             return state, ()
         s = state
         if rate > self.nothing * max(s.highest, rate):
-            return s.after(np.array([rate])), ()
+            return s.after(rate), ()
         if not s.zeros:
             s = replace(s, first_row=row.index, first_step=row.step)
         s = replace(s, num_rows=s.num_rows + 1, zeros=s.zeros + 1)
@@ -157,7 +186,7 @@ class RateEndedDetector:
         at = 0
         for k in (*zeros.tolist(), len(usable)):
             if k > at:
-                state = state.after(lr[usable[at:k]])
+                state = state.after_all(lr[usable[at:k]])
             if k < len(usable):
                 state, found = self.update(state, rows.row(int(usable[k])))
                 findings += found

@@ -172,7 +172,9 @@ class ScaleCollapseDetector:
             highest=max(s.highest, float(y.max())),
             last=float(y[-1]),
             num_held=int(held[-1]),
-            held_from=self._held_from(s, held),
+            held_from=self._first_held(
+                s, int(np.argmax(held >= self.held_rows)) + 1 if held.max() >= self.held_rows else 0
+            ),
         )
 
     def _remember(self, s: ScaleCollapseState, row: Row, y: float) -> ScaleCollapseState:
@@ -190,16 +192,13 @@ class ScaleCollapseDetector:
                 highest=max(s.highest, y),
                 last=y,
                 num_held=held,
-                held_from=self._held_from(s, np.array([held])),
+                held_from=self._first_held(s, 1 if held >= self.held_rows else 0),
             )
         )
 
-    def _held_from(self, s: ScaleCollapseState, held: NDArray[np.intp]) -> int:
-        """Return where the scale first held, after rows that make `num_held` this: [n >= 1]."""
-        long = np.flatnonzero(held >= self.held_rows)
-        if s.held_from >= 0 or not len(long):
-            return s.held_from
-        return s.num_rows + int(long[0]) + 1 - self.held_rows
+    def _first_held(self, s: ScaleCollapseState, rows: int) -> int:
+        """Return where the scale first held; after so many more rows it has, 0: it does not yet."""
+        return s.num_rows + rows - self.held_rows if rows and s.held_from < 0 else s.held_from
 
     def _with_swing(self, s: ScaleCollapseState) -> ScaleCollapseState:
         """Return the state with the fall of a window that is just full."""
