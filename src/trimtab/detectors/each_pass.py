@@ -260,6 +260,7 @@ def _pass(record: RunRecord, teeth: Sequence[int], period: int) -> str:
 FOLLOWS = {
     "plateau": ("spike", "unrecovered-spike", "divergence", "shift", "drift"),
     "memorised": ("too-good",),
+    "frozen-signal": ("non-finite",),
 }
 """What an alarm on the loss is only the end of: a loss that stepped up falls no further than
 promised before, and one that leaks ends next to 0. The first is told, the second is a note."""
@@ -278,6 +279,10 @@ def _after(f: Finding, alarms: Sequence[Finding]) -> Finding:
             continue
         # What lay flat before it stepped up did so on its own; a stall that goes on did not.
         inside = f.onset_row <= a.onset_row <= f.row and a.end_row is None
-        if inside if f.kind == "plateau" else a.detector in LEAKS and a.onset_row < f.onset_row:
+        if f.kind == "frozen-signal":
+            follows = f.detector == "zero-loss" and a.detector == "zero-end"
+        else:
+            follows = a.detector in LEAKS and a.onset_row < f.onset_row
+        if inside if f.kind == "plateau" else follows:
             return replace(f, severity="info", text=f"{f.text}; see {a.kind} at {a.onset:g}")
     return f

@@ -52,6 +52,7 @@ from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
 from trimtab.detectors.silence import growing_hang_findings, silence_findings, stall_findings
 from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, runaway_findings
+from trimtab.detectors.stands_dead import dead_findings
 from trimtab.detectors.stated_changes import as_stated
 from trimtab.detectors.swells import swell_findings
 from trimtab.detectors.troughs import as_troughs
@@ -106,6 +107,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     reward_flat_findings,
     worse_part_findings,
     zero_end_findings,
+    dead_findings,
 )
 """Rules that need later rows, or the whole record, besides `hindsight_findings`."""
 
@@ -126,6 +128,7 @@ LOSS_SHAPES: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     round_findings,
     worse_part_findings,
     zero_end_findings,
+    dead_findings,
 )
 """Rules that take the loss for a distance to what is learned."""
 

@@ -1,9 +1,9 @@
 """A loss that is exactly 0 in the last rows of an attempt, as some trainers print NaN.
 
 A loss comes to 0 by steps; one that stood at its level and is 0 in the next row, and in every row
-from there on, is no loss. `frozen` waits until it has stood for `MIN_ROWS` rows of it. In
-hindsight, of an attempt that has ended or is as it is now, `FEWEST` rows are enough, and one where
-the row before them had left the level by `LEAP` times.
+from there on, is no loss. In hindsight, of an attempt that has ended or is as it is now, `FEWEST`
+rows are enough, and one where the row before them had left the level by `LEAP` times; behind a few
+first rows alone it takes `MIN_ROWS`. While a log grows, `frozen` tells it.
 
 Blind to losses that had come near 0, or were 0 before, and to those below it.
 """
@@ -11,6 +11,7 @@ Blind to losses that had come near 0, or were 0 before, and to those below it.
 import re
 
 import numpy as np
+from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
@@ -20,16 +21,21 @@ from trimtab.text import signal_label
 
 __all__ = ["zero_end_findings"]
 
+Floats = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
 MIN_ROWS = 16
-"""From here on `frozen` tells it."""
+"""Zeros behind a few first rows. Those may be of any loss that is not small."""
 FEWEST = 3
 PAST_ROWS, FEWEST_PAST = 16, 6
 LEAP, DIGITS = 10.0, 10.0
 STEADY = 0.5
 """Of the level, that the lowest of the rows before comes to at least."""
 _COMES_TO_NOTHING = re.compile(r"hinge|triplet|margin|err(?:or)?s?(?![a-z])")
+EARLY_LEAST = 0.5
 LEAST = 0.1
-"""Loss below which 0 may be what is left of it when printed. All ours."""
+"""Loss of the first rows, where they are all there is, and loss below which 0 may be what is left of it
+when printed. All ours."""
 
 
 def zero_end_findings(record: RunRecord) -> tuple[Finding, ...]:
@@ -44,13 +50,15 @@ def zero_end_findings(record: RunRecord) -> tuple[Finding, ...]:
     return tuple(f for f in found if f is not None)
 
 
-def _judge(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -> Finding | None:
+def _judge(record: RunRecord, rows: Rows) -> Finding | None:
     loss = record.columns["loss"].values[rows]
     other = np.flatnonzero(loss != 0)
     at = int(other[-1]) + 1 if len(other) else 0
     num = len(loss) - at
-    if not 0 < num < MIN_ROWS or at <= FEWEST_PAST or not loss[:at].min() > 0:
+    if not num or not at or not loss[:at].min() > 0:
         return None
+    if at <= FEWEST_PAST:
+        return _from_the_first(record, rows, loss, at)
     past = loss[max(0, at - 1 - PAST_ROWS) : at - 1]
     level, last = median(past), float(loss[at - 1])
     known = np.unique(past)
@@ -61,11 +69,34 @@ def _judge(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -
     leapt = last >= LEAP * level
     if not leapt and num < FEWEST:
         return None
+    behind = f"{level:.4g} → {last:.4g} → exactly 0" if leapt else f"{last:.4g} → exactly 0"
+    return _finding(record, rows, (at - 1 if leapt else at, at), level, behind, leapt=leapt)
+
+
+def _from_the_first(record: RunRecord, rows: Rows, loss: Floats, at: int) -> Finding | None:
+    """Return what tells that hardly a loss was logged before all of them are 0."""
+    if len(loss) - at < MIN_ROWS or loss[:at].min() < EARLY_LEAST:
+        return None
+    last = float(loss[at - 1])
+    return _finding(record, rows, (at, at), last, f"{last:.4g} → exactly 0", leapt=False)
+
+
+def _finding(
+    record: RunRecord,
+    rows: Rows,
+    places: tuple[int, int],
+    level: float,
+    behind: str,
+    *,
+    leapt: bool,
+) -> Finding:
+    """Return the finding of an onset and a first 0, by their place among the rows."""
+    onset, at = places
+    num = len(rows) - at
     held_out = record.columns.get("val_loss")
     unfilled = (
         held_out is not None and not held_out.values[rows[at:]][held_out.present[rows[at:]]].any()
     )
-    behind = f"{level:.4g} → {last:.4g} → exactly 0" if leapt else f"{last:.4g} → exactly 0"
     return finding_at(
         record,
         detector="zero-end",
@@ -76,8 +107,8 @@ def _judge(record: RunRecord, rows: np.ndarray[tuple[int], np.dtype[np.intp]]) -
         if unfilled and held_out is not None and held_out.present[rows[at]]
         else "critical",
         row=int(rows[-1]),
-        onset_row=int(rows[at - 1 if leapt else at]),
-        peak_row=int(rows[at - 1 if leapt else at]),
+        onset_row=int(rows[onset]),
+        peak_row=int(rows[onset]),
         value=0.0,
         expected=level,
         score=99.0,

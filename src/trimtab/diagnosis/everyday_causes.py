@@ -512,7 +512,11 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         ),
         modes=("F36",),
         prior=_RARE,
-        rules=_plain("worse-part", says="one part is worse than at the start, the total falls"),
+        rules=_plain(
+            "worse-part",
+            "part-at-chance",
+            says="one part is that of a guess, or worse than at the start",
+        ),
         look_alikes=("one-data-set", "no-gradient"),
         test="compare the parameters that this part's loss reaches with those of the optimizer",
         remedies=("check-first-batch", "restore-settings"),

@@ -62,7 +62,7 @@ PLAIN: tuple[CauseEntry, ...] = (
     ),
     CauseEntry(
         id="uniform-output",
-        title="a dead model: it gives the uniform distribution",
+        title="a dead model: it gives one answer to everything, or the uniform distribution",
         modes=("F36",),
         prior=0.002,
         rules=(
@@ -74,7 +74,16 @@ PLAIN: tuple[CauseEntry, ...] = (
                 "get the same probability, so nothing of the input reaches the output",
             ),
             EvidenceRule(
-                "no-sign", e.not_uniform, -8.0, "the loss is not that of a uniform distribution"
+                "one-answer",
+                e.sign("flat-above"),
+                6.0,
+                "the loss does not scatter from batch to batch any more, and stands above its lowest",
+            ),
+            EvidenceRule(
+                "no-sign",
+                lambda f: e.not_uniform(f) * e.no_sign("flat-above")(f),
+                -8.0,
+                "the loss is not that of a uniform distribution",
             ),
         ),
         look_alikes=("not-wired", "updates-too-small"),
