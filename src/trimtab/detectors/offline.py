@@ -50,7 +50,12 @@ from trimtab.detectors.sawtooth import sawtooth_findings
 from trimtab.detectors.score_sinks import with_score_sinks
 from trimtab.detectors.sensitivity import Sensitivity
 from trimtab.detectors.sensors import sensor_findings
-from trimtab.detectors.silence import growing_hang_findings, silence_findings, stall_findings
+from trimtab.detectors.silence import (
+    growing_hang_findings,
+    silence_findings,
+    slow_stretch_findings,
+    stall_findings,
+)
 from trimtab.detectors.stand_in import is_distance, no_distances, of_stand_in, runaway_findings
 from trimtab.detectors.stands_dead import dead_findings
 from trimtab.detectors.stated_changes import as_stated
@@ -84,6 +89,7 @@ HINDSIGHT: tuple[Callable[[RunRecord], tuple[Finding, ...]], ...] = (
     silence_findings,
     growing_hang_findings,
     stall_findings,
+    slow_stretch_findings,
     pace_creeps_findings,
     written_pace_findings,
     data_wait_findings,

@@ -19,6 +19,10 @@ time since, and `STALL_OFTEN` times as much a row as before, of whose rows fewer
 has it. Where most of them hold held-out values that other rows have not, or come at equal distances
 and take less than half of the time, the run evaluates or saves; it is a note.
 
+**A stretch** of two to `MOST_OF_STRETCH` rows in a row that each take `STALL` times the usual, half an
+hour and `OF_ALL` of the time of the attempt in all, is told though the pace came back: evaluations
+and saves stand alone.
+
 A log that ends in silence has no row to say so; whether its run is alive is for a watcher to see.
 """
 
@@ -32,7 +36,7 @@ from trimtab.detectors.record_finding import finding_at
 from trimtab.detectors.written_times import rows_in_order
 from trimtab.record import HELD_OUT, RunRecord
 
-__all__ = ["growing_hang_findings", "silence_findings", "stall_findings"]
+__all__ = ["growing_hang_findings", "silence_findings", "slow_stretch_findings", "stall_findings"]
 
 FACTOR = 50.0
 LEAST_S = 1800.0
@@ -51,6 +55,8 @@ STALL, STALLS, STALL_SHARE, STALL_OFTEN = 5.0, 6, 0.25, 5.0
 STALL_SIGMA, STALL_EVEN = 5.0, 0.9
 """By which fewer of the rows before are slow than chance has it; and share of equal distances, from
 which pauses of less than half of the time are saves or evaluations. All bars of stalls are ours."""
+MOST_OF_STRETCH, OF_ALL = 16, 0.25
+"""Rows in a row that are slow and over, and their share of the time. Ours."""
 LIKE = 2.0
 """Times its length within which a gap is like another."""
 _RARE = 0.5
@@ -261,6 +267,51 @@ def _stalling(record: RunRecord, attempt: int) -> Finding | None:
         text=(
             f"{num} of the {len(rows) - begin} rows since take up to {longest:.3g} s, where a row takes"
             f" {float(np.median(seconds)):.3g} s: {share:.0%} of the time (in hindsight)"
+        ),
+    )
+
+
+def slow_stretch_findings(record: RunRecord) -> tuple[Finding, ...]:
+    """Return the longest stretch of slow rows of each attempt, where it cost much of the time."""
+    found = (_slow_stretch(record, index) for index in range(len(record.attempts)))
+    return tuple(f for f in found if f is not None)
+
+
+def _slow_stretch(record: RunRecord, attempt: int) -> Finding | None:
+    timed = _seconds(record, attempt)
+    if timed is None or len(timed[1]) < MIN_ROWS or timed[0] != "wall_time_s":
+        return None
+    signal, rows, seconds, per_step = timed
+    usual = float(np.median(per_step))
+    slow = np.concatenate(([False], per_step >= STALL * usual, [False]))
+    edges = np.flatnonzero(np.diff(slow))
+    stretches = [
+        (float(seconds[a:b].sum()), a, b)
+        for a, b in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
+        if 1 < b - a <= MOST_OF_STRETCH and b < len(rows)
+    ]
+    if not usual > 0 or not stretches:
+        return None
+    lost, first, stop = max(stretches)
+    if lost < max(LEAST_S, OF_ALL * float(seconds.sum())):
+        return None
+    return finding_at(
+        record,
+        detector="slow-stretch",
+        kind="slowdown",
+        signal=signal,
+        severity="warning",
+        row=int(rows[stop]),
+        onset_row=int(rows[first]),
+        end_row=int(rows[stop]),
+        value=lost / (stop - first),
+        expected=float(np.median(seconds)),
+        score=min(99.0, float(np.median(per_step[first:stop])) / usual),
+        closed=True,
+        text=(
+            f"{stop - first} rows in a row take {_long(lost)} in all, where a row takes"
+            f" {float(np.median(seconds)):.3g} s: {lost / float(seconds.sum()):.0%} of the time, then"
+            " it goes on as before (in hindsight)"
         ),
     )
 
