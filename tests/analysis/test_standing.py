@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from trimtab import analyze
 from trimtab.analysis.assemble import make_account
 from trimtab.analysis.standing import standing_of
 from trimtab.testing.curves import record_of
@@ -57,3 +58,11 @@ def test_held_out_data_that_get_better_and_excerpts_are_no_case() -> None:
     assert standing_of(record_of(np.arange(1.0, n + 1), better)) is None
     assert standing_of(record_of(np.arange(50_000.0, 50_000 + n), {"loss": loss})) is None
     assert standing_of(record_of(np.arange(1.0, n + 1), {"loss": loss, "reward": loss})) is None
+
+
+def test_rows_without_a_step_that_stand_from_the_first_on_are_said_to() -> None:
+    loss = 16.5 + 0.08 * np.random.default_rng(0).standard_normal(84)
+    (run,) = analyze({"loss": loss}).runs
+    found = standing_of(run.record)
+    assert found is not None
+    assert (found.rows, found.from_start) == (84, False)

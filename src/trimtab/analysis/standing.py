@@ -99,8 +99,8 @@ def standing_of(record: RunRecord) -> StandingLoss | None:
     if k <= _FIRST and bool((np.abs(blocks[:k] - level) <= _FAR * noise).all()):
         k = 0
     whole = k == 0 and begins
-    if k == 0 and not whole:
-        return None  # an excerpt, or learning that held-out data show
+    if k == 0 and not whole and (record.axis != "row" or _learns(record, last)):
+        return None  # an excerpt of later steps, or learning that held-out data show
     return StandingLoss(int(len(loss) - edges[k]), len(loss), level, from_start=whole)
 
 
