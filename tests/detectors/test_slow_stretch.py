@@ -32,8 +32,9 @@ def test_a_stretch_that_cost_most_of_the_time_is_told_though_it_is_over() -> Non
         _run(10, 20, 30),  # each alone: evaluations
         _run(10, 11, takes=2000.0),  # little of the time
         _run(36, 37, 38, 39),  # it goes on: other rules tell it
+        _run(0, 1, 2, 3),  # what is read for the first time
     ],
-    ids=["even", "alone", "little", "to-the-end"],
+    ids=["even", "alone", "little", "to-the-end", "first"],
 )
 def test_other_rows_are_silent(seconds: np.ndarray) -> None:
     assert not _told(seconds)
