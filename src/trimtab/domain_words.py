@@ -588,7 +588,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "as logged",
         "down",
         "Loss of the discriminator or critic of a GAN.",
-        "loss_d|d_loss|disc_loss|discriminator_loss|lossd|loss/d|loss_disc|errd|loss_discriminator|"
+        "loss_d|d_loss|disc_loss|discriminator_loss|lossd|dloss|loss/d|loss_disc|errd|loss_discriminator|"
         "dis_loss|disc loss|train/d_loss|d loss|loss/discriminator|d_total_loss|Loss/D/loss",
     ),
     DomainWord(
@@ -597,7 +597,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "as logged",
         "up",
         "Loss of the generator of a GAN.",
-        "loss_g|g_loss|gen_loss|generator_loss|lossg|loss/g|loss_gen|errg|loss_generator|"
+        "loss_g|g_loss|gen_loss|generator_loss|lossg|gloss|loss/g|loss_gen|errg|loss_generator|"
         "gen loss|train/g_loss|g loss|loss/generator|g_total_loss|Loss/G/loss",
     ),
     DomainWord(

@@ -187,3 +187,12 @@ def test_a_critic_of_text_is_judged_as_that_of_a_table(tmp_path: Path) -> None:
         named = {n: key.replace(" ", "_") for n, key in record.keys.items()}
         assert named["loss"] == named["policy_loss"] == "actor_loss"
         assert named["value_loss"] == "critic_loss"
+
+
+def test_the_losses_of_two_nets_are_known_in_one_word(tmp_path: Path) -> None:
+    lines = [f"[{k:3d}/200]: dloss: {0.3 / (k + 1):.4f}, gloss: {3.2 - k / 40}" for k in range(60)]
+    path = tmp_path / "train.out"
+    path.write_text("\n".join(lines))
+    record = read_run(path)
+    assert record.keys["discriminator_loss"] == "dloss"
+    assert record.columns["generator_loss"].logged().tolist() == [3.2 - k / 40 for k in range(60)]
