@@ -100,3 +100,34 @@ def test_an_accuracy_alone_is_read_with_its_checks_between(tmp_path: Path) -> No
     record = read(tmp_path, lines)
     assert record.columns["accuracy"].logged().tolist() == ACC
     assert int(record.step[-1]) == EPOCHS - 1
+
+
+@pytest.mark.parametrize("head", ["Epoch[{e}] Batch [{b}]\t", "[Epoch {e}][Batch {b}], "])
+def test_the_speed_that_a_speedometer_prints_is_the_throughput(tmp_path: Path, head: str) -> None:
+    speed = [500.0 + 7 * (i % 5) for i in range(len(ACC))]
+    lines = []
+    for i, (a, s) in enumerate(zip(ACC, speed, strict=True)):
+        e, b = divmod(i, BATCHES)
+        lines.append(f"{head.format(e=e, b=20 * b)}Speed: {s:.2f} samples/sec\taccuracy={a:.6f}")
+        if b == BATCHES - 1:
+            lines.append(f"Epoch[{e}] Time cost={60 + e}.5")
+    record = read(tmp_path, lines)
+    assert record.columns["throughput"].logged().tolist() == speed
+    # What an epoch took is no time of a batch.
+    assert "step_time_s" not in record.columns
+    assert "speed" not in record.unread
+
+
+def test_a_speed_without_a_unit_or_of_held_out_data_is_no_throughput(tmp_path: Path) -> None:
+    for said in ("Speed: {s:.2f}", "eval speed: {s:.2f} samples/sec"):
+        lines = [f"step {i} loss: {x:.6f} {said.format(s=500 + i % 7)}" for i, x in enumerate(LOSS)]
+        assert "throughput" not in read(tmp_path, lines).columns
+
+
+def test_the_cost_in_time_of_an_epoch_is_its_seconds(tmp_path: Path) -> None:
+    cost = [60.5 + 3 * (i % 4) for i in range(len(ACC))]
+    lines = []
+    for e, (x, s) in enumerate(zip(LOSS, cost, strict=True)):
+        lines += [f"INFO:root:Epoch[{e}] Train-cross-entropy={x:.6f}"]
+        lines += [f"INFO:root:Epoch[{e}] Time cost={s:.3f}"]
+    assert read(tmp_path, lines).columns["step_time_s"].logged().tolist() == cost

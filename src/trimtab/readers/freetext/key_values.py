@@ -44,6 +44,7 @@ __all__ = [
     "NAMELESS_SECONDS",
     "NUMBER",
     "PROGRESS_BAR",
+    "TIME_COST",
     "TOKEN",
     "Field",
     "fields_of",
@@ -78,6 +79,8 @@ _OF_A_STEP = ("s/it", "s/iter", "s/step", "s/batch")
 _SECONDS_ALONE = re.compile(r"[ \t]?s(?:ecs?|econds?)?[ \t]*(?:[|,;)]|\Z)")
 NAMELESS_SECONDS = "seconds"
 """Key of seconds that nothing names, on a line of an epoch."""
+TIME_COST = "time cost"
+"""Key of the seconds that an epoch or a step took, of whichever the line is."""
 _MEASURE = re.compile(
     r"\s?(?:%|(?:s|secs?|seconds?|[mun\u00b5]s|msecs?|min(?:ute)?s?|h|hrs?|hours?|[kKMGT]?i?B|[kMG]b"
     r"|[A-Za-z]{1,12}(?=/(?:s|sec|second)\b))(?:/[A-Za-z]+)?(?![\w/]))"
@@ -126,6 +129,8 @@ _OF_A_SET = {"loss": "val_loss", "perplexity": "val_perplexity"}
 """What is measured on either data, and its name on held-out data."""
 _SHARES = ("accuracy", "token_accuracy")
 _GAN_PAIR = frozenset({"g", "d"})
+_SPEEDS = ("speed", "train speed", "training speed")
+"""Names of what a trainer gets through, where a unit says of what."""
 _MAX_NAME_LENGTH = 200
 _MAX_KEY_LENGTH = 80
 _ASIDE = re.compile(r"\([^()]*\)")
@@ -532,6 +537,8 @@ class _LineParse:
             timed = canonical(f"{key} ({suffix})")
             if timed in TIMES:
                 return Field("signal", full, str(timed), i, unit_scale(f"{key} ({suffix})"), 1)
+        if found is None and self._is_speed(key, suffix, i):
+            found = Meaning("signal", "throughput", 2)
         if found is None:
             return None
         # `epoch 12%` is how much of it is done.
@@ -551,6 +558,11 @@ class _LineParse:
         return Field(
             found.kind, shown, name, i, factor, FIRST_OF_SEVERAL if of_list else found.doubt
         )
+
+    def _is_speed(self, key: str, unit: str, i: int) -> bool:
+        """Whether a number is how fast the training goes: `Speed: 525.50 samples/sec`."""
+        named = normalise(key) in _SPEEDS and canonical(unit) == "throughput"
+        return named and not self._in_held_out(i)
 
     def _begins_list(self, i: int) -> bool:
         """Whether a number is the first of several in brackets."""
@@ -577,6 +589,8 @@ class _LineParse:
         if found is None and normalise(key) == ETA and written_as_rate(self.numbers[i]):
             found = Meaning("signal", "lr", 3)
         if found is None:
+            if normalise(key) == TIME_COST:
+                return Meaning("signal", "step_time_s", 5), full
             unit = canonical(f"{key} (ms)")
             if unit == "step_time_s" and normalise(key) != "step":
                 found = Meaning("signal", unit)

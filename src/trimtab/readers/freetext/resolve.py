@@ -12,7 +12,7 @@ from trimtab.readers.freetext.announced import part_announced, part_other_bars
 from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
 from trimtab.readers.freetext.changes import ChangeLine, changes_of
 from trimtab.readers.freetext.few_lines import AreRecords
-from trimtab.readers.freetext.key_values import NAMELESS_SECONDS
+from trimtab.readers.freetext.key_values import NAMELESS_SECONDS, TIME_COST
 from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean
 from trimtab.readers.freetext.restarts import Restart, RestartLine, restarts_of
 from trimtab.readers.freetext.row_clocks import CLOCK_NOTE, RowClocks
@@ -171,14 +171,19 @@ class _Draft:
 
     def take_times(self, seconds_per_epoch: SecondsPerEpoch, row_clocks: RowClocks) -> None:
         """Take the times on the lines, where no line says how long a step or an epoch took."""
-        timed = {f.name for s in self.others for f in s.fields} | {
-            f.name for f, _ in self.rows.of_kind("signal")
-        }
-        if timed & _TIMES:
-            return
         place = self.position.place
         whole = np.count_nonzero(np.diff(place) == 1) >= _MIN_WHOLE * (len(place) - 1)
-        if self.position.axis == "epoch" and whole:
+        by_epoch = self.position.axis == "epoch" and whole
+        timed = {
+            # What an epoch costs says nothing of the rows within it.
+            f.name
+            for s in self.others
+            for f in s.fields
+            if by_epoch or f.key != TIME_COST
+        } | {f.name for f, _ in self.rows.of_kind("signal")}
+        if timed & _TIMES:
+            return
+        if by_epoch:
             seconds = seconds_per_epoch(self.rows.lines, place)
             if seconds is not None:
                 self.signals["step_time_s"] = seconds
@@ -270,7 +275,7 @@ class _Draft:
             if field.name == "loss" and field.key != self.key:
                 continue
             # Seconds since the start never fall, and nothing says that these are of the epoch.
-            if field.key == NAMELESS_SECONDS and (np.diff(column.logged()) >= 0).all():
+            if field.key in (NAMELESS_SECONDS, TIME_COST) and (np.diff(column.logged()) >= 0).all():
                 continue
             # Of groups of parameters the one that is trained: a frozen one has a rate of 0.
             learns = int((column.logged() > 0).sum()) if field.name == "lr" else 0
