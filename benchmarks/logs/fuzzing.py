@@ -295,6 +295,7 @@ _TEXT: dict[str, str] = {
     "detr": "Epoch: [0]  [{step}/12]  eta: 0:01:02  lr: {lr}  loss: {loss} ({loss})  max mem: 99",
     "paddle": "epoch: 0, batch_id: {step}, AUC:0.8, loss:{loss}, avg_batch_cost: 0.1 sec",
     "spaces": "{step:>8} {loss:>12} {lr:>12}",
+    "yolo": "{step:>7}/12 1.93G 0.07 0.1 0 {loss} 29 416 0.1 0.4 0.1 0.03 0.07 0.06 {lr}",
 }
 
 

@@ -10,7 +10,7 @@ To add a format, write a `Reader` (`base`) and put it into `READERS`. What reads
 | any text with a loss in it | `freetext`                                                  |
 | Megatron text              | `megatron`, `megatron_units`, `loss_scaling`, `line_layout` |
 | JSON lines, CSV            | `jsonl`, `csv_table` over `table`, `table_axis`             |
-| numbers without names      | `bare_table` over `table`                                   |
+| numbers without names      | `bare_table`, `yolo_results` over `table`                   |
 | HF's and MLPerf's output   | `hf_stdout`, `mllog` over `table`, `table_axis`             |
 | one JSON document          | `json_document`, `long_form`, `catboost`                    |
 | TensorBoard event files    | `tensorboard` over `tfevents`, `tfrecord`, `crc32c`         |
@@ -80,6 +80,7 @@ from trimtab.readers.sqlite_store import SqliteReader
 from trimtab.readers.supervised import by_launches, supervised_log
 from trimtab.readers.tensorboard import TensorBoardReader
 from trimtab.readers.wandb import WandbReader
+from trimtab.readers.yolo_results import YoloResultsReader
 from trimtab.record import RunRecord
 from trimtab.text import plain
 
@@ -100,6 +101,7 @@ READERS: tuple[Reader, ...] = (
     JsonlReader(),
     CsvReader(),
     BareTableReader(),
+    YoloResultsReader(),
     MegatronReader(),
     TensorBoardReader(),
     WandbReader(),
