@@ -1,5 +1,6 @@
 """Tables of numbers without names: columns are said by their place; one column under its name."""
 
+import math
 from pathlib import Path
 
 import numpy as np
@@ -209,3 +210,25 @@ def test_a_file_of_rewards_holds_rewards(tmp_path: Path) -> None:
     assert "loss" not in record.columns
     assert record.columns["reward"].present.all()
     assert (record.axis, record.step[0]) == ("step", 700)
+
+
+@pytest.mark.parametrize("cap", [math.inf, 100.0])
+def test_a_column_that_is_exp_of_another_is_its_perplexity(tmp_path: Path, cap: float) -> None:
+    losses = [x + (33_000 if cap == 100 else 1) for x in LOSS]
+    rows = "".join(
+        f"{i % 30}, {x:.5f}, {math.exp(min(x, cap)):.5f},4{9 + i % 2}.857\n"
+        for i, x in enumerate(losses)
+    )
+    record = read_run(write(tmp_path, rows))
+    np.testing.assert_allclose(record.columns["loss"].logged(), losses)
+    assert record.columns["perplexity"].present.all()
+    assert (record.axis, len(record.attempts)) == ("step", 2)
+    assert any("column 3 is exp of column 2" in note for note in record.notes)
+
+
+def test_what_is_exp_of_two_or_of_none_is_left_to_a_person(tmp_path: Path) -> None:
+    for factor, again in ((1.01, False), (1.0, True)):
+        rows = [f"{i},{x:.4f},{factor * math.exp(x):.4f}" for i, x in enumerate(LOSS)]
+        rows = [f"{r},{r.partition(',')[2]}" if again else r for r in rows]
+        with pytest.raises(ReadError, match="columns of numbers without names"):
+            read_run(write(tmp_path, "\n".join(rows)))

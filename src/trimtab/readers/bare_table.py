@@ -4,14 +4,15 @@ What a column is cannot be read off its numbers: 0.9 that rises may be an accura
 it, by the place of the column: `--columns loss=2,step=1`, or `reward=2`, counted from 1. A comment
 above that names every column (as `numpy.savetxt` writes it) does as well, and so does the name of a
 file that holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`,
-`rewards.csv`. The places
+`rewards.csv`. A column that is exp of another names both: a perplexity and its loss. The places
 that pandas heads the columns of a frame without names with (`,0,1`) say nothing.
 """
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import pairwise, permutations
 from pathlib import Path
 
 from trimtab.errors import ReadError
@@ -27,7 +28,15 @@ __all__ = ["BareTable", "BareTableReader", "bare_table"]
 _MIN_ROWS = 3
 _MAX_ROWS = 50
 _MAX_CELLS = 512
-_MAX_CELL_CHARS = 40
+_MAX_CELL_CHARS = 64
+"""A perplexity beyond all bounds has 44 digits in front of its point."""
+_MAX_PAIRED = 12
+"""Columns among which a perplexity is sought; each is held against each other."""
+_EXP_CAPS = (math.inf, 100.0, 20.0)
+"""Losses above which a perplexity goes on no further: none, OpenNMT's, Megatron's."""
+_MIN_DECIMALS = 2
+_MIN_SPREAD = 20.0
+"""How many times their rounding losses must differ to tell what is exp of them. Ours."""
 _MAX_NAME_CHARS = 40
 _MOST_SHOWN = 6
 _PLACES = re.compile(r"(?:\"\")?[,;\t]0(?:[,;\t]\d{1,3}){0,99}")
@@ -142,6 +151,46 @@ def _named_by_file(table: BareTable, path: Path, lines: Sequence[str]) -> BareTa
     return replace(table, names=("step", name)) if _count(counts) else table
 
 
+def _named_by_exp(table: BareTable) -> BareTable:
+    """Return the table with names where one column is exp of another; as it is without."""
+    if table.names or all_given() or not 2 <= table.num_columns <= _MAX_PAIRED:
+        return table
+    columns = list(zip(*table.rows, strict=True))
+    pairs = [
+        (a, b)
+        for a, b in permutations(range(table.num_columns), 2)
+        if any(_is_exp(columns[b], columns[a], cap) for cap in _EXP_CAPS)
+    ]
+    if len(pairs) != 1:  # of training and of validation: which is which nothing says
+        return table
+    names = list(table.keys)
+    names[pairs[0][0]], names[pairs[0][1]] = "loss", "perplexity"
+    count = next((i for i, c in enumerate(columns) if i not in pairs[0] and _count(c)), None)
+    if count is not None:
+        names[count] = "step"
+    return replace(table, names=tuple(names))
+
+
+def _is_exp(cells: Sequence[str], of: Sequence[str], cap: float) -> bool:
+    """Whether numbers are exp of others, none of which is negative, as near as they are rounded."""
+    rounded = 10.0 ** -_num_decimals(of)
+    if rounded > 10.0**-_MIN_DECIMALS:
+        return False
+    pairs = [(float(a), float(b)) for a, b in zip(of, cells, strict=True)]
+    pairs = [(a, b) for a, b in pairs if math.isfinite(a) and math.isfinite(b)]
+    losses = [a for a, _ in pairs]
+    if len(pairs) < _MIN_ROWS or max(losses) - min(losses) < _MIN_SPREAD * rounded:
+        return False
+    own = 10.0 ** -_num_decimals(cells)
+    return all(a >= 0 < b and abs(math.log(b) - min(a, cap)) <= rounded + own / b for a, b in pairs)
+
+
+def _num_decimals(cells: Sequence[str]) -> int:
+    """Return how many digits stand behind the point of the most exact cell."""
+    plain = (cell.lower().partition("e")[0] for cell in cells)
+    return max(len(cell.partition(".")[2]) for cell in plain)
+
+
 def _count(cells: Sequence[str]) -> bool:
     """Whether cells are whole numbers that rise, but for a restart; `1.000e+00` is one as well."""
     numbers = [float(cell) for cell in cells if _is_number(cell) and not cell[-1:].isalpha()]
@@ -197,7 +246,7 @@ class BareTableReader:
     looks_for = "numbers alone, with --columns loss=2,step=1 (or reward=2; counted from 1)"
 
     def sniff(self, sample: Sample) -> float:
-        """Return 0.97 for a table of numbers whose columns were said; 0.8 where a line names them.
+        """Return 0.97 for a table of numbers whose columns were said; 0.8 where names are known.
 
         Without either it is nobody's.
         """
@@ -205,7 +254,7 @@ class BareTableReader:
         table = None if sample.is_binary else bare_table(lines)
         if table is None:
             return 0.0
-        table = _named_by_file(table, sample.path, lines)
+        table = _named_by_exp(_named_by_file(table, sample.path, lines))
         if table.names:
             return 0.8 if any(map(is_known_key, table.names)) else 0.0
         return 0.97 if all_given() else 0.0
@@ -220,15 +269,22 @@ class BareTableReader:
         found = bare_table(lines)
         if found is None:
             raise ReadError(f"{path}: no table of numbers; looked for {self.looks_for}")
-        table = _named_by_file(found, path, lines)
+        by_file = _named_by_file(found, path, lines)
+        table = _named_by_exp(by_file)
         keys = table.keys
         lacking = [key for key in all_given() if not table.names and key not in keys]
         if lacking:
             raise ReadError.of_no_log(f"{path}: no column {lacking[0]!r}; {table.way_out}")
         log = LogTable(str(path), self.name)
-        if table != found:
+        if by_file != found:
             log.notes.append(
                 f"a number a line is taken for the loss, by the name of the file: {path.name!r}"
+            )
+        elif table != found:
+            loss, perplexity = (table.names.index(name) + 1 for name in ("loss", "perplexity"))
+            log.notes.append(
+                f"columns have no names: column {perplexity} is exp of column {loss}, so it is taken"
+                f" for the perplexity and column {loss} for its loss"
             )
         ragged: list[tuple[int, str]] = []
         last = 0
