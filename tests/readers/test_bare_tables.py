@@ -232,3 +232,32 @@ def test_what_is_exp_of_two_or_of_none_is_left_to_a_person(tmp_path: Path) -> No
         rows = [f"{r},{r.partition(',')[2]}" if again else r for r in rows]
         with pytest.raises(ReadError, match="columns of numbers without names"):
             read_run(write(tmp_path, "\n".join(rows)))
+
+
+def under_epochs(row: str, values: list[float], heading: str = "Epoch: {e}") -> str:
+    lines = []
+    for i, x in enumerate(values):
+        if i % 8 == 0:
+            lines.append(heading.format(e=i // 8))
+        lines.append(row.format(x=x, b=100 * (i % 8)))
+    return "\n".join(lines) + "\n"
+
+
+@pytest.mark.parametrize("row", ["{x}, {b}", "{b} {x}", "{b},{x}"])
+@pytest.mark.parametrize("heading", ["Epoch: {e}", "===== Epoch {e}/5 =====", "epoch={e}"])
+def test_rows_under_epochs_are_batches_and_their_falling_loss(
+    tmp_path: Path, row: str, heading: str
+) -> None:
+    record = read_run(write(tmp_path, under_epochs(row, LOSS, heading)))
+    assert record.columns["loss"].logged().tolist() == LOSS
+    assert (record.axis, int(record.step[-1])) == ("epoch", 4)
+    assert any("so it is taken for the loss" in note for note in record.notes)
+
+
+def test_what_does_not_fall_under_epochs_is_said_by_a_person(tmp_path: Path) -> None:
+    path = write(tmp_path, under_epochs("{x}, {b}", LOSS[::-1]))
+    with pytest.raises(ReadError, match="2 columns of numbers without names"):
+        read_run(path)
+    with columns_given({"reward": "1"}):
+        record = read_run(path)
+    assert record.columns["reward"].logged().tolist() == LOSS[::-1]

@@ -4,7 +4,8 @@ What a column is cannot be read off its numbers: 0.9 that rises may be an accura
 it, by the place of the column: `--columns loss=2,step=1`, or `reward=2`, counted from 1. A comment
 above that names every column (as `numpy.savetxt` writes it) does as well, and so does the name of a
 file that holds one number a line, or a count and a number: `loss.txt`, `val_losses.csv`,
-`rewards.csv`. A column that is exp of another names both: a perplexity and its loss. The places
+`rewards.csv`. A column that is exp of another names both: a perplexity and its loss. Of rows under
+headings of epochs, one number may count the batches of each and the other fall: a loss. The places
 that pandas heads the columns of a frame without names with (`,0,1`) say nothing.
 """
 
@@ -15,6 +16,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, permutations
 from pathlib import Path
 
+import numpy as np
+
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
 from trimtab.readers.given_columns import all_given
@@ -22,6 +25,7 @@ from trimtab.readers.numbers import BadNumberError, counted, parse_number
 from trimtab.readers.table import LogTable, is_known_key
 from trimtab.record import RunRecord
 from trimtab.said_by_words import HELD_OUT_SETS
+from trimtab.trend import kendall_score
 
 __all__ = ["BareTable", "BareTableReader", "bare_table"]
 
@@ -39,6 +43,14 @@ _MIN_SPREAD = 20.0
 """How many times their rounding losses must differ to tell what is exp of them. Ours."""
 _MAX_NAME_CHARS = 40
 _MOST_SHOWN = 6
+_EPOCH = re.compile(
+    r"[-=*#\s\[]{0,40}epochs?[\s:#=]{0,4}(\d{1,7})(?:\s?/\s?\d{1,7})?[-=*#:\s\]]{0,40}", re.I
+)
+"""A heading that says of which epoch the rows below are."""
+_FEWEST_EPOCHS, _FEWEST_FALLING = 2, 10
+_FALLS = -3.0
+"""Normal score of Kendall's S: one chance in 700. Ours."""
+_MOST_COMPARED = 100
 _PLACES = re.compile(r"(?:\"\")?[,;\t]0(?:[,;\t]\d{1,3}){0,99}")
 """The header of pandas over an index and columns that have no names."""
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])")
@@ -65,6 +77,8 @@ class BareTable:
     """Cells of the first rows."""
     has_end: bool = False
     """Whether each row ends with a delimiter, behind which nothing stands."""
+    under_epochs: bool = False
+    """Whether the rows stand under headings that count the epochs."""
 
     def cells(self, line: str) -> list[str]:
         """Return the cells of a line."""
@@ -115,6 +129,10 @@ def bare_table(lines: Sequence[str]) -> BareTable | None:
         >>> bare_table(("1, 0.5", "2, 0.4", "3, 0.3")).num_columns
         2
     """
+    if lines and _EPOCH.fullmatch(lines[0]):
+        rows = [line for line in lines if not _EPOCH.fullmatch(line)][:_MAX_ROWS]
+        under = _form((), rows) or _form((), rows[:-1])
+        return None if under is None else replace(under, under_epochs=True)
     first = next((i for i, line in enumerate(lines) if not line.startswith("#")), len(lines))
     above, rows = list(lines[:first]), list(lines[first : first + _MAX_ROWS])
     # The last line may be torn. Numbers go first: `1e-05` has a letter, and is no name.
@@ -169,6 +187,46 @@ def _named_by_exp(table: BareTable) -> BareTable:
     if count is not None:
         names[count] = "step"
     return replace(table, names=tuple(names))
+
+
+def _named_by_epochs(table: BareTable, lines: Sequence[str]) -> BareTable:
+    """Return rows under epochs with names where one number counts batches and the other falls.
+
+    What merely falls may be anything; what falls from batch to batch of a training is its loss.
+    """
+    if not table.under_epochs or table.names or all_given() or table.num_columns != 2:
+        return table
+    epochs: list[list[list[str]]] = []
+    for line in lines:
+        if _EPOCH.fullmatch(line):
+            epochs.append([])
+        elif len(cells := table.cells(line)) == 2 and all(map(_is_number, cells)):
+            epochs[-1].append(cells)
+    epochs = [rows for rows in epochs if rows]
+    if len(epochs) < _FEWEST_EPOCHS:
+        return table
+    for count, value in ((0, 1), (1, 0)):
+        begins = {rows[0][count] for rows in epochs}
+        rising = all(_rises([row[count] for row in rows]) for rows in epochs)
+        if len(begins) == 1 and rising and _falls([r[value] for rows in epochs for r in rows]):
+            names = ("batch", "loss") if count == 0 else ("loss", "batch")
+            return replace(table, names=names)
+    return table
+
+
+def _rises(cells: Sequence[str]) -> bool:
+    """Whether cells are whole numbers, each above the one before."""
+    return all(c.isdecimal() for c in cells) and all(int(a) < int(b) for a, b in pairwise(cells))
+
+
+def _falls(cells: Sequence[str]) -> bool:
+    """Whether positive numbers with a fraction fall over their course."""
+    values = np.array([x for c in cells if math.isfinite(x := float(c))])
+    if len(values) < _FEWEST_FALLING or values.min() <= 0 or not np.any(values % 1):
+        return False
+    third = len(values) // 3
+    lower = np.median(values[-third:]) < np.median(values[:third])
+    return bool(lower) and kendall_score(values[:: len(values) // _MOST_COMPARED + 1]) <= _FALLS
 
 
 def _is_exp(cells: Sequence[str], of: Sequence[str], cap: float) -> bool:
@@ -255,6 +313,7 @@ class BareTableReader:
         if table is None:
             return 0.0
         table = _named_by_exp(_named_by_file(table, sample.path, lines))
+        table = _named_by_epochs(table, sample.lines)
         if table.names:
             return 0.8 if any(map(is_known_key, table.names)) else 0.0
         return 0.97 if all_given() else 0.0
@@ -265,13 +324,15 @@ class BareTableReader:
         Raises:
             ReadError: It is no such table, a named column is none of its, or a line is broken.
         """
-        lines = take_sample(path).lines[: _MAX_ROWS + 2]
+        sample = take_sample(path)
+        lines = sample.lines[: _MAX_ROWS + 2]
         found = bare_table(lines)
         if found is None:
             raise ReadError(f"{path}: no table of numbers; looked for {self.looks_for}")
         by_file = _named_by_file(found, path, lines)
-        table = _named_by_exp(by_file)
-        keys = table.keys
+        by_exp = _named_by_exp(by_file)
+        table = _named_by_epochs(by_exp, sample.lines)
+        keys = ("epoch", *table.keys) if table.under_epochs else table.keys
         lacking = [key for key in all_given() if not table.names and key not in keys]
         if lacking:
             raise ReadError.of_no_log(f"{path}: no column {lacking[0]!r}; {table.way_out}")
@@ -279,6 +340,11 @@ class BareTableReader:
         if by_file != found:
             log.notes.append(
                 f"a number a line is taken for the loss, by the name of the file: {path.name!r}"
+            )
+        elif table != by_exp:
+            log.notes.append(
+                "numbers have no names: under each epoch one counts the batches, and the other"
+                " falls over the run, so it is taken for the loss"
             )
         elif table != found:
             loss, perplexity = (table.names.index(name) + 1 for name in ("loss", "perplexity"))
@@ -289,10 +355,10 @@ class BareTableReader:
         ragged: list[tuple[int, str]] = []
         last = 0
         for last, cells in _rows(table, TextLines(path)):
-            if len(cells) == table.num_columns:
+            if len(cells) == len(keys):
                 log.add(keys, cells, last)
             else:
-                what = f"{counted(len(cells), 'cell')}, expected {table.num_columns}"
+                what = f"{counted(len(cells), 'cell')}, expected {len(keys)}"
                 ragged.append((last, what))
         # Only the very last row can be torn; a short one elsewhere is damage.
         if ragged and ragged[-1][0] == last:
@@ -303,10 +369,17 @@ class BareTableReader:
 
 
 def _rows(table: BareTable, lines: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield (line number, cells) from the first line of numbers on, blank ones left out."""
+    """Yield (line number, cells) from the first line of numbers on, blank ones left out.
+
+    The number of its epoch goes before a row that stands under one.
+    """
     began = False
+    epoch: list[str] = []
     for number, line in enumerate(lines, 1):
+        if table.under_epochs and (heading := _EPOCH.fullmatch(line)):
+            epoch = [heading[1]]
+            continue
         cells = table.cells(line)
         began = began or all(map(_is_number, cells))
         if began and line.strip() and not line.startswith("#"):
-            yield number, cells
+            yield number, epoch + cells
