@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 import trimtab
 from trimtab.readers import read_run
@@ -185,3 +186,25 @@ def test_a_total_of_nets_or_of_an_agent_is_no_loss(tmp_path: Path) -> None:
             path, table, delimiter=",", header=f"step,{names},total", comments="", fmt="%.5f"
         )
         assert read_run(path).keys["loss"] != "total"
+
+
+@pytest.mark.parametrize("of_day", ["10:{m:02d} PM", "10:{m:02d} am", "10:{m:02d}:05 P.M."])
+def test_values_in_front_of_their_names_behind_a_time_of_day(tmp_path: Path, of_day: str) -> None:
+    lines = [
+        f"Epoch {e} @ {of_day.format(m=e)} : {3 / (1 + e):.4f} C.E. Loss, {50 + e}.25% Accuracy"
+        for e in range(40)
+    ]
+    path = tmp_path / "train.out"
+    path.write_text("\n".join(lines))
+    record = read_run(path)
+    assert (record.keys["loss"], record.axis, record.step[-1]) == ("c.e. loss", "epoch", 39)
+    assert record.columns["accuracy"].logged().tolist() == [50.25 + e for e in range(40)]
+
+
+def test_a_share_in_front_of_another_name_is_none_of_its_values(tmp_path: Path) -> None:
+    lines = [f"step {n} loss {3 / (1 + n):.4f} at {n + 1}% lr, {n + 2}% batches" for n in range(40)]
+    path = tmp_path / "train.out"
+    path.write_text("\n".join(lines))
+    record = read_run(path)
+    assert "lr" not in record.columns
+    assert record.step.tolist() == list(range(40))

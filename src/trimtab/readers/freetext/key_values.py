@@ -142,7 +142,10 @@ _PATH = re.compile(r"(?:[\"']([\w /.\-]{1,60})[\"']\s*:|\b([A-Za-z]\w{1,40})=)\s
 _RANK_TAG = re.compile(
     r"(?<![A-Za-z])(?:rank|default|worker|proc|gpu)[ _]?(\d+)(?![\w])", re.IGNORECASE
 )
-_AFTER = re.compile(r"\s?([A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;)]|\Z)")
+_AFTER = re.compile(r"(%?)\s?((?:[A-Za-z]\.){0,3} ?[A-Za-z][\w /\-]{0,30}?)\s*(?:[|,;)]|\Z)")
+"""What names the number in front of it: `260 batches |`, `0.97 C.E. loss,`, `94.8% accuracy`."""
+_HALF_OF_DAY = re.compile(r"\s?[AP]\.?M\b\.?", re.IGNORECASE)
+"""What stands behind a time of day of twelve hours."""
 _ATTACHED = re.compile(r"(epoch|ep|batch|iter|step|\u6b65)(?:e?s)?(?![\w])")
 _AFTER_STEPS = frozenset(["batches", "batch", "steps", "iters", "iterations", "updates"])
 _TRAIN_WORDS = ("train", "training")
@@ -501,6 +504,8 @@ class _LineParse:
     def _left(self, i: int) -> str:
         """Return the text in front of a number without the unit of the one before."""
         left = self.literals[i]
+        if i and (half := _HALF_OF_DAY.match(left)) and is_clock(self.numbers[i - 1]):
+            return left[half.end() :]
         if i and (unit := _UNIT.match(left) or _PER_SECOND.match(left)) is not None:
             left = left[unit.end() :]
         return left
@@ -639,17 +644,26 @@ class _LineParse:
         match = _AFTER.match(right)
         if match is None or (not last and match.end() == len(right) and right[-1:] not in "|,;)"):
             return None
-        key = normalise(match[1])
+        if match[1]:
+            return self._share_behind(match[2], i)
+        key = normalise(match[2])
         if key in ("ms", "msec"):
             return Field("signal", "ms", "step_time_s", i, 1e-3, 1)
         if key in _OF_A_STEP and self.literals[i].endswith("("):
             return Field("signal", key, "step_time_s", i, 1.0, 2)
         if key in _AFTER_STEPS:
             return Field("step", key, "batches", i, 1.0, 2)
-        found, full = self._meaning(match[1], i)
+        found, full = self._meaning(match[2], i)
         if found is None or found.kind != "signal" or len(key) < 3:
             return None
         return Field("signal", full, found.name, i, 1.0, found.doubt + 1)
+
+    def _share_behind(self, key: str, i: int) -> Field | None:
+        """Read `94.8% accuracy`: of what else a number is a hundredth says nothing of a run."""
+        field = self._field(key, i)
+        if field is None or field.name not in (*_SHARES, "eval_score", "eval_error"):
+            return None
+        return replace(field, doubt=field.doubt + 1)
 
     def _unnamed(self, left: str, i: int) -> Field | None:
         """Keep a whole number that may count the records."""
