@@ -79,3 +79,20 @@ def test_a_log_of_one_form_says_nothing_of_it(tmp_path: Path, form: Form) -> Non
     record = read_run(path)
     assert record.num_loss_rows == 400
     assert not any("are read as records" in n or "are not read" in n for n in record.notes)
+
+
+def test_dicts_of_another_training_behind_the_first_are_told_with_their_keys(
+    tmp_path: Path,
+) -> None:
+    lines = [f"  step {10 * i}/600  loss={12 / (1 + i):.4f}  lr=1.9e-04" for i in range(1, 61)]
+    rows = [
+        {"loss": 90.5 + i, "grad_norm": 8.25, "rewards/fbeta/mean": 0.125 * i, "epoch": 0.01 * i}
+        for i in range(4)
+    ]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([*lines, "PHASE: GRPO", *map(str, rows)]) + "\n")
+    record = read_run(path)
+    assert record.num_loss_rows == 60
+    (note,) = [n for n in record.notes if "a second run" in n]
+    assert note.startswith("4 records of another form")
+    assert "'grad_norm'" in note

@@ -72,7 +72,7 @@ from trimtab.readers.layer_norms import with_layer_norms
 from trimtab.readers.megatron import MegatronReader
 from trimtab.readers.mlflow import is_mlflow_run, read_mlflow_run
 from trimtab.readers.mllog import MllogReader
-from trimtab.readers.numbers import BadNumberError, counted, parse_number
+from trimtab.readers.numbers import BadNumberError, counted, parse_number, shown
 from trimtab.readers.part_losses import named_by_others
 from trimtab.readers.rundir import is_run_directory, read_run_directory
 from trimtab.readers.running_means import own_values
@@ -125,6 +125,9 @@ _MIN_AT_END, _MAX_AT_END = 20, 120
 """
 _MIN_BETTER = 1.5
 """How many times more records another reader must give to be believed before a surer one."""
+_FEWEST_OF_A_RUN, _MOST_SHARED, _MOST_TOLD = 3, 0.5, 3
+"""Records of another form that are told of as a second run; share of their losses that may occur
+among those that are read, for a line may be printed in both forms; keys that are shown. Ours."""
 _FEW_ROWS = 200
 _MANY_BYTES_PER_ROW = 2_000
 _LONGEST_LINE = 4096
@@ -568,6 +571,7 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
         num_lines = num_loss_lines(path) if thin or not _explains_ends(reader, path) else 0
     if found is not None and found.num_loss_rows >= _MIN_EXPLAINED * num_lines:
         return found
+    first = found
     for other in (HfStdoutReader(), TextReader()):
         if isinstance(other, type(reader)) or (found is not None and not num_lines):
             continue
@@ -577,6 +581,8 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
             continue
         if found is None or record.num_loss_rows > _MIN_BETTER * found.num_loss_rows:
             found = record
+    if found is not None and first is not None and found is not first:
+        found = _with_second_run(found, first)
     if found is not None and found.num_loss_rows < _MIN_EXPLAINED * num_lines:
         share = found.num_loss_rows / num_lines
         text = (
@@ -585,6 +591,23 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
         )
         found = replace(found, notes=(*found.notes, text))
     return _one_of(found, refusal)
+
+
+def _with_second_run(record: RunRecord, aside: RunRecord) -> RunRecord:
+    """Return a record with a note on records of another form in its file that it has none of."""
+    mine = set(record.columns["loss"].logged()) if "loss" in record.columns else set()
+    others = aside.columns["loss"].logged() if "loss" in aside.columns else ()
+    if len(others) < _FEWEST_OF_A_RUN or sum(x in mine for x in others) > _MOST_SHARED * len(
+        others
+    ):
+        return record
+    keys = [*(k for k in aside.keys.values() if k not in record.keys.values()), *aside.unread]
+    told = f" with {', '.join(map(shown, keys[:_MOST_TOLD]))}" if keys else ""
+    note = (
+        f"{counted(len(others), 'record')} of another form ({aside.format}){told} are not read: a"
+        " second run, it seems; give them as a file of their own to have them judged"
+    )
+    return replace(record, notes=(*record.notes, note))
 
 
 def _unseen(_path: str, _position: int) -> None:
