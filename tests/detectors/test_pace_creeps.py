@@ -45,3 +45,15 @@ def test_noise_a_step_and_what_comes_back_are_other_cases(seed: int) -> None:
 def test_longer_episodes_and_stated_changes_cost_time_by_design() -> None:
     assert not _told(step_time_s=_time(0.4), reward=T)
     assert not _told(step_time_s=_time(0.4), batch_size=np.where(T > 600, 64.0, 32.0))
+
+
+def test_a_log_of_few_rows_is_told_where_it_slows_down_twice() -> None:
+    rng = np.random.default_rng(0)
+    t = np.arange(40)
+    for factor, is_told in ((8.0, True), (1.4, False)):
+        speed = 0.6 * factor ** -(t / 40) * np.exp(0.1 * rng.standard_normal(40))
+        record = record_of(t.astype(float), {"loss": np.ones(40), "throughput": speed})
+        assert bool(pace_creeps_findings(record)) == is_told
+    warm = np.where(t < 4, 1.0, 5.0) * np.exp(0.1 * rng.standard_normal(40))
+    record = record_of(t.astype(float), {"loss": np.ones(40), "step_time_s": warm})
+    assert not pace_creeps_findings(record)

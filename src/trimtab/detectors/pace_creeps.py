@@ -35,6 +35,9 @@ NUM_BLOCKS, MIN_ROWS = 32, 256
 LAST = 3
 SLOWER, BEYOND = 1.15, 6.0
 TREND, UP, AT_ONCE, LATE = 4.5, 0.6, 0.4, 0.3
+FEW_ROWS, SLOWER_OF_FEW, LATE_OF_FEW = 32, 2.0, 0.1
+"""Rows from which on a log is judged; and where they are fewer than `MIN_ROWS`, times that it must slow
+down, and what the last half holds. Their single moves are noise."""
 LEAST_BLOCKS, CUT = 12, 4.0
 """Blocks over which it creeps. All of these are ours."""
 _OF_AN_AGENT = ("reward", "episode_length", "completion_length")
@@ -57,12 +60,14 @@ def _judge(record: RunRecord, name: str, span: slice) -> Finding | None:
     rows = column.finite_rows(span)
     values = column.values[rows]
     if (
-        len(rows) < MIN_ROWS
+        len(rows) < FEW_ROWS
+        or (len(rows) < MIN_ROWS and name == "wall_time_s")
         or (name != "wall_time_s" and values.min() <= 0)
         or _states_one(record, span)
     ):
         return None
-    edges = np.linspace(0, len(values), NUM_BLOCKS + 1).astype(np.intp)
+    few = len(rows) < MIN_ROWS
+    edges = np.linspace(0, len(values), min(NUM_BLOCKS, len(values)) + 1).astype(np.intp)
     if name == "wall_time_s":
         blocks = _of_clock(values, record.step[rows], edges)
     else:
@@ -78,10 +83,12 @@ def _judge(record: RunRecord, name: str, span: slice) -> Finding | None:
         return None
     moves = np.diff(since)
     rise = median(since[-LAST:]) - float(since[0])
-    if rise < max(math.log(SLOWER), BEYOND * noise) or kendall_score(since) < TREND:
+    least = math.log(SLOWER_OF_FEW if few else SLOWER)
+    if rise < max(least, BEYOND * noise) or kendall_score(since) < TREND:
         return None
-    settles = median(since[-LAST:]) - float(since[len(since) // 2]) < LATE * rise
-    if settles or np.mean(moves > 0) < UP or float((since[2:] - since[:-2]).max()) > AT_ONCE * rise:
+    late, up = (LATE_OF_FEW, 0.0) if few else (LATE, UP)
+    settles = median(since[-LAST:]) - float(since[len(since) // 2]) < late * rise
+    if settles or np.mean(moves > 0) < up or float((since[2:] - since[:-2]).max()) > AT_ONCE * rise:
         return None
     first = int(rows[edges[low + 1]])
     way = -1.0 if name == "throughput" else 1.0

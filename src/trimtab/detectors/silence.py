@@ -289,7 +289,7 @@ def _slow_stretch(record: RunRecord, attempt: int) -> Finding | None:
         (float(seconds[a:b].sum()), a, b)
         for a, b in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True)
         # The first rows read and compile.
-        if 1 < b - a <= MOST_OF_STRETCH and 1 < a and b < len(rows)
+        if 1 < b - a <= MOST_OF_STRETCH and a > 1 and b < len(rows)
     ]
     if not usual > 0 or not stretches:
         return None
