@@ -57,3 +57,13 @@ def test_a_part_at_the_logarithm_of_its_classes_is_told_with_its_cause() -> None
     found = analyze({"step": T, **columns})
     (incident,) = (i for i in found.incidents if "ln 2" in i.headline)
     assert incident.causes[0].cause == "part-not-trained"
+
+
+def test_rates_that_ended_full_batches_and_padded_tables_are_alive() -> None:
+    loss = np.where(T < 50, LEARNED, 1.9 + 1e-5 * NOISE)
+    assert _told(loss, lr=np.full(N, 1e-3)) == ["flat-above"]
+    assert not _told(loss, lr=np.where(T < 50, 1e-3, 1e-9))
+    assert not _told(loss, kl_weight=np.where(T < 50, 0.1, 1.0))
+    assert not _told(np.where(T < 50, LEARNED - NOISE, 1.9 + 1e-5 * NOISE))
+    padded = np.where(T < 50, LEARNED, 1.9)
+    assert not _told(padded, val_loss=padded + 0.1)

@@ -1,6 +1,7 @@
 """Tables of numbers without names: columns are said by their place; one column under its name."""
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -212,9 +213,13 @@ def test_a_file_of_rewards_holds_rewards(tmp_path: Path) -> None:
     assert (record.axis, record.step[0]) == ("step", 700)
 
 
+NOISY = [round(x + 0.2 * (i % 3 == 1), 4) for i, x in enumerate(LOSS)]
+"""As losses of batches scatter."""
+
+
 @pytest.mark.parametrize("cap", [math.inf, 100.0])
 def test_a_column_that_is_exp_of_another_is_its_perplexity(tmp_path: Path, cap: float) -> None:
-    losses = [x + (33_000 if cap == 100 else 1) for x in LOSS]
+    losses = [x + (33_000 if cap == 100 else 1) for x in NOISY]
     rows = "".join(
         f"{i % 30}, {x:.5f}, {math.exp(min(x, cap)):.5f},4{9 + i % 2}.857\n"
         for i, x in enumerate(losses)
@@ -248,8 +253,8 @@ def under_epochs(row: str, values: list[float], heading: str = "Epoch: {e}") -> 
 def test_rows_under_epochs_are_batches_and_their_falling_loss(
     tmp_path: Path, row: str, heading: str
 ) -> None:
-    record = read_run(write(tmp_path, under_epochs(row, LOSS, heading)))
-    assert record.columns["loss"].logged().tolist() == LOSS
+    record = read_run(write(tmp_path, under_epochs(row, NOISY, heading)))
+    assert record.columns["loss"].logged().tolist() == NOISY
     assert (record.axis, int(record.step[-1])) == ("epoch", 4)
     assert any("so it is taken for the loss" in note for note in record.notes)
 
@@ -261,3 +266,27 @@ def test_what_does_not_fall_under_epochs_is_said_by_a_person(tmp_path: Path) -> 
     with columns_given({"reward": "1"}):
         record = read_run(path)
     assert record.columns["reward"].logged().tolist() == LOSS[::-1]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        lambda i, x: f"{x / 4:.3f} 1",  # a score and its label
+        lambda i, x: f"{i},{i / 20:.3f},{math.exp(i / 20):.3f}",  # a curve
+        lambda i, x: f"{i},{30 + i / 7 + x / 9:.2f},{math.log(30 + i / 7 + x / 9):.4f}",  # prices
+    ],
+    ids=["labels", "curve", "prices"],
+)
+def test_numbers_that_are_exp_of_others_by_nature_are_no_log(
+    tmp_path: Path, row: Callable[[int, float], str]
+) -> None:
+    text = "".join(f"{row(i, x)}\n" for i, x in enumerate(NOISY))
+    with pytest.raises(ReadError, match="columns of numbers without names"):
+        read_run(write(tmp_path, text))
+
+
+def test_a_rate_or_odd_counts_under_epochs_are_no_loss(tmp_path: Path) -> None:
+    rates = [1e-3 * 0.9**i for i in range(40)]
+    for values in (rates, [2e7 + 1e5 * x for x in NOISY]):
+        with pytest.raises(ReadError, match="2 columns of numbers without names"):
+            read_run(write(tmp_path, under_epochs("{b} {x}", values)))

@@ -96,3 +96,15 @@ def test_dicts_of_another_training_behind_the_first_are_told_with_their_keys(
     (note,) = [n for n in record.notes if "a second run" in n]
     assert note.startswith("4 records of another form")
     assert "'grad_norm'" in note
+
+
+def test_one_run_that_is_printed_in_two_forms_is_no_second_run(tmp_path: Path) -> None:
+    lines = []
+    for k in range(200):
+        loss = 2.5 - k / 150 + 0.0371 * (k % 7)
+        lines.append(f"step {k} loss={loss:.2f} gn=0.5{k % 10}")
+        if k % 10 == 9:
+            lines.append(str({"loss": round(loss, 4), "learning_rate": 1e-4, "epoch": k / 100}))
+    path = tmp_path / "train.log"
+    path.write_text("\n".join(lines) + "\n")
+    assert not [n for n in read_run(path).notes if "another form" in n]

@@ -66,3 +66,12 @@ def test_a_resumed_run_goes_on_and_a_broken_line_is_told(tmp_path: Path) -> None
     assert (record.num_rows, len(record.attempts)) == (N + 20, 2)
     path = write(tmp_path, [*rows, *rows[20:25], "7/29 1.93G", *rows[25:]])
     assert any("56" in note for note in read_run(path).notes)
+
+
+def test_epochs_that_were_not_evaluated_hold_no_scores(tmp_path: Path) -> None:
+    rows = [r[:-70] + 7 * f"{0:10.4g}" for r in rows_of()]
+    record = read_run(write(tmp_path, rows))
+    assert record.columns["loss"].present.all()
+    assert "eval_score" not in record.columns
+    mixed = read_run(write(tmp_path, [*rows[:-1], rows_of()[-1]]))
+    assert mixed.columns["eval_score"].present.tolist() == [False] * (N - 1) + [True]

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.silence import OF_AN_AGENT
 from trimtab.detectors.stated_changes import OF_PACE
 from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
@@ -35,17 +36,16 @@ NUM_BLOCKS, MIN_ROWS = 32, 256
 LAST = 3
 SLOWER, BEYOND = 1.15, 6.0
 TREND, UP, AT_ONCE, LATE = 4.5, 0.6, 0.4, 0.3
-FEW_ROWS, SLOWER_OF_FEW, LATE_OF_FEW = 32, 2.0, 0.1
+FEW_ROWS, SLOWER_OF_FEW, LATE_OF_FEW = 32, 2.0, 0.25
 """Rows from which on a log is judged; and where they are fewer than `MIN_ROWS`, times that it must slow
 down, and what the last half holds. Their single moves are noise."""
 LEAST_BLOCKS, CUT = 12, 4.0
 """Blocks over which it creeps. All of these are ours."""
-_OF_AN_AGENT = ("reward", "episode_length", "completion_length")
 
 
 def pace_creeps_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return one finding for each attempt whose steps take longer and longer."""
-    if any(name in record.columns for name in _OF_AN_AGENT):
+    if any(name in record.columns for name in OF_AN_AGENT):
         return ()
     known = ("throughput", "step_time_s", "wall_time_s")
     name = next((n for n in known if n in record.columns), "")

@@ -55,8 +55,11 @@ STALL, STALLS, STALL_SHARE, STALL_OFTEN = 5.0, 6, 0.25, 5.0
 STALL_SIGMA, STALL_EVEN = 5.0, 0.9
 """By which fewer of the rows before are slow than chance has it; and share of equal distances, from
 which pauses of less than half of the time are saves or evaluations. All bars of stalls are ours."""
-MOST_OF_STRETCH, OF_ALL = 16, 0.25
-"""Rows in a row that are slow and over, and their share of the time. Ours."""
+MOST_OF_STRETCH, OF_ALL, EVEN = 16, 0.25, 0.1
+"""Rows in a row that are slow and over, their share of the time, and what they differ by if they are of
+one stage, as a share. Ours."""
+OF_AN_AGENT = ("reward", "episode_length", "completion_length")
+"""Where these are logged, steps take as long as its answers do."""
 LIKE = 2.0
 """Times its length within which a gap is like another."""
 _RARE = 0.5
@@ -247,10 +250,7 @@ def _stalling(record: RunRecord, attempt: int) -> Finding | None:
         return None
     evenly = np.mean(np.abs(apart - np.median(apart)) <= 1) >= STALL_EVEN
     by_design = evenly and share < 2 * STALL_SHARE
-    held_out = [record.columns[n].present for n in HELD_OUT & record.columns.keys()]
-    evaluates = any(
-        np.mean(present[rows[slow[at:]]]) > _RARE > np.mean(present) for present in held_out
-    )
+    evaluates = _evaluates(record, rows, slow[at:])
     num, longest = len(slow) - at, float(seconds[begin:].max())
     return finding_at(
         record,
@@ -271,6 +271,22 @@ def _stalling(record: RunRecord, attempt: int) -> Finding | None:
     )
 
 
+def _evaluates(record: RunRecord, rows: NDArray[np.intp], slow: NDArray[np.intp]) -> bool:
+    """Whether most of the slow rows hold held-out values that other rows have not."""
+    held_out = [record.columns[n].present for n in HELD_OUT & record.columns.keys()]
+    return any(np.mean(present[rows[slow]]) > _RARE > np.mean(present) for present in held_out)
+
+
+def _of_more_data(record: RunRecord, rows: NDArray[np.intp], first: int, stop: int) -> bool:
+    """Whether rows of a stretch stand for many more tokens than the others do."""
+    seen = record.columns.get("tokens_seen")
+    if seen is None or not seen.present[rows].all():
+        return False
+    moves = np.diff(seen.values[rows], prepend=np.nan)
+    usual = float(np.nanmedian(moves))
+    return usual > 0 and float(np.nanmedian(moves[first:stop])) >= 0.5 * STALL * usual
+
+
 def slow_stretch_findings(record: RunRecord) -> tuple[Finding, ...]:
     """Return the longest stretch of slow rows of each attempt, where it cost much of the time."""
     found = (_slow_stretch(record, index) for index in range(len(record.attempts)))
@@ -278,8 +294,10 @@ def slow_stretch_findings(record: RunRecord) -> tuple[Finding, ...]:
 
 
 def _slow_stretch(record: RunRecord, attempt: int) -> Finding | None:
-    timed = _seconds(record, attempt)
+    timed = None if record.axis == "row" else _seconds(record, attempt)
     if timed is None or len(timed[1]) < MIN_ROWS or timed[0] != "wall_time_s":
+        return None
+    if any(name in record.columns for name in OF_AN_AGENT):
         return None
     signal, rows, seconds, per_step = timed
     usual = float(np.median(per_step))
@@ -294,14 +312,21 @@ def _slow_stretch(record: RunRecord, attempt: int) -> Finding | None:
     if not usual > 0 or not stretches:
         return None
     lost, first, stop = max(stretches)
-    if lost < max(LEAST_S, OF_ALL * float(seconds.sum())):
+    if lost < max(LEAST_S, OF_ALL * float(seconds.sum())) or _of_more_data(
+        record, rows, first, stop
+    ):
         return None
+    # A stage of larger work takes as long in each of its rows; a machine in trouble does not.
+    even = stop - first > 3 and np.ptp(per_step[first:stop]) <= EVEN * np.median(
+        per_step[first:stop]
+    )
+    by_design = even or _evaluates(record, rows, np.arange(first, stop))
     return finding_at(
         record,
         detector="slow-stretch",
         kind="slowdown",
         signal=signal,
-        severity="warning",
+        severity="info" if by_design else "warning",
         row=int(rows[stop]),
         onset_row=int(rows[first]),
         end_row=int(rows[stop]),

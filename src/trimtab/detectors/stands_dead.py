@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
+from trimtab.detectors.stated_changes import SETTINGS, states_a_change
 from trimtab.record import RunRecord
 from trimtab.signals.robust import median
 from trimtab.text import signal_label
@@ -30,6 +31,8 @@ Floats = NDArray[np.float64]
 
 FLAT, ABOVE, MOVED = 1e-3, 1.05, 10.0
 LEAST_TAIL, TAIL_SHARE, LEAST_BEFORE = 16, 0.25, 8
+SCATTERS, NEAR, ENDED = 0.2, 4, 1e-3
+"""Share of the moves before that turn, rows about the first flat one, and share of the highest rate."""
 LEAST_PART, MOST_CLASSES, DIGITS = 24, 1000, 1e-6
 """Rows of a part, classes, and how near ln k it lies. All ours."""
 
@@ -63,6 +66,8 @@ def _flat_above(record: RunRecord, span: slice) -> Finding | None:
     before = y[:first]
     low = float(np.median(np.lib.stride_tricks.sliding_window_view(before, 3), axis=1).min())
     usual = median(np.abs(np.diff(before)))
+    if _by_design(record, rows, y, first):
+        return None
     if level < ABOVE * low or not usual > MOVED * float(np.ptp(y[first:])) / num:
         return None
     return finding_at(
@@ -82,6 +87,27 @@ def _flat_above(record: RunRecord, span: slice) -> Finding | None:
             " thousand: the model gives one answer to everything (in hindsight)"
         ),
     )
+
+
+def _by_design(record: RunRecord, rows: NDArray[np.intp], y: Floats, first: int) -> bool:
+    """Whether a loss may stand flat though the model is alive.
+
+    A full batch never scattered; a rate that ended moves nothing; a stated change asks for something
+    else; and in a table that is padded every column repeats its last value.
+    """
+    moves = np.diff(y[first - max(first // 3, 4) : first])
+    turns = np.mean(np.diff(np.sign(moves)) != 0) if len(moves) > 1 else 0.0
+    if turns < SCATTERS or states_a_change(record, int(rows[first]), NEAR, of=SETTINGS):
+        return True
+    rate = record.columns.get("lr")
+    if rate is not None:
+        logged = np.abs(rate.values[rate.finite_rows(slice(0, int(rows[-1]) + 1))])
+        here = np.abs(rate.values[rows[first:]][rate.present[rows[first:]]])
+        if len(here) and float(here.max()) <= ENDED * float(logged.max()):
+            return True
+    others = [c.values[rows[first:]] for n, c in record.columns.items() if n != "loss"]
+    others = [v for v in others if np.isfinite(v).all()]
+    return bool(others) and all(np.ptp(v) == 0 for v in (*others, y[first:]))
 
 
 def _at_chance(record: RunRecord, name: str) -> Finding | None:

@@ -31,7 +31,18 @@ PAST_ROWS, FEWEST_PAST = 16, 6
 LEAP, DIGITS = 10.0, 10.0
 STEADY = 0.5
 """Of the level, that the lowest of the rows before comes to at least."""
-_COMES_TO_NOTHING = re.compile(r"hinge|triplet|margin|err(?:or)?s?(?![a-z])")
+_COMES_TO_NOTHING = re.compile(
+    r"hinge|triplet|margin|contrast|rank|percep|dpo|pair|mistake|err(?:or)?s?(?![a-z])"
+)
+_GOES_ON = (
+    "val_loss",
+    "accuracy",
+    "eval_score",
+    "reward_margin",
+    "preference_accuracy",
+    "grad_norm",
+)
+"""Where one of these is measured on over the zeros, the weights are whole."""
 EARLY_LEAST = 0.5
 LEAST = 0.1
 """Loss of the first rows, where they are all there is, and loss below which 0 may be what is left of it
@@ -77,8 +88,35 @@ def _from_the_first(record: RunRecord, rows: Rows, loss: Floats, at: int) -> Fin
     """Return what tells that hardly a loss was logged before all of them are 0."""
     if len(loss) - at < MIN_ROWS or loss[:at].min() < EARLY_LEAST:
         return None
+    # What comes down to 0 in some rows may have been learned; whole numbers are counts.
+    if (at > 1 and (np.diff(loss[:at]) < 0).all()) or not (loss[:at] % 1).any():
+        return None
+    if any(_goes_on(record, name, rows[at:]) for name in _GOES_ON):
+        return None
     last = float(loss[at - 1])
     return _finding(record, rows, (at, at), last, f"{last:.4g} → exactly 0", leapt=False)
+
+
+def _goes_on(record: RunRecord, name: str, rows: Rows) -> bool:
+    """Whether a signal has finite values other than 0 in some of these rows."""
+    column = record.columns.get(name)
+    if column is None:
+        return False
+    values = column.values[rows][column.present[rows]]
+    return bool((np.isfinite(values) & (values != 0)).any())
+
+
+def _is_unfilled(record: RunRecord, rows: Rows, at: int) -> bool:
+    """Whether another column is 0 in just these rows, too: of a table that nobody filled."""
+    for name, column in record.columns.items():
+        if name == "loss" or not column.present[rows[at]]:
+            continue
+        before, since = (
+            column.values[part][column.present[part]] for part in (rows[:at], rows[at:])
+        )
+        if len(since) and not since.any() and before.any():
+            return True
+    return False
 
 
 def _finding(
@@ -93,19 +131,16 @@ def _finding(
     """Return the finding of an onset and a first 0, by their place among the rows."""
     onset, at = places
     num = len(rows) - at
-    held_out = record.columns.get("val_loss")
-    unfilled = (
-        held_out is not None and not held_out.values[rows[at:]][held_out.present[rows[at:]]].any()
-    )
     return finding_at(
         record,
         detector="zero-end",
         kind="non-finite",
         signal="loss",
-        # Both at once: rows of a table that nobody filled.
         severity="info"
-        if unfilled and held_out is not None and held_out.present[rows[at]]
-        else "critical",
+        if _is_unfilled(record, rows, at)
+        else "critical"
+        if at > FEWEST_PAST
+        else "warning",
         row=int(rows[-1]),
         onset_row=int(rows[onset]),
         peak_row=int(rows[onset]),

@@ -595,11 +595,16 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
 
 def _with_second_run(record: RunRecord, aside: RunRecord) -> RunRecord:
     """Return a record with a note on records of another form in its file that it has none of."""
-    mine = set(record.columns["loss"].logged()) if "loss" in record.columns else set()
-    others = aside.columns["loss"].logged() if "loss" in aside.columns else ()
-    if len(others) < _FEWEST_OF_A_RUN or sum(x in mine for x in others) > _MOST_SHARED * len(
-        others
-    ):
+    losses = [
+        r.columns["loss"].logged().tolist() if "loss" in r.columns else [] for r in (record, aside)
+    ]
+    # In as many digits as the form with fewer prints.
+    digits = min(
+        max((len(f"{x:.9g}".partition(".")[2]) for x in part), default=0) for part in losses
+    )
+    mine, others = ([round(x, digits) for x in part] for part in losses)
+    shared = sum(x in known for known in (set(mine),) for x in others)
+    if len(others) < _FEWEST_OF_A_RUN or shared > _MOST_SHARED * len(others):
         return record
     keys = [*(k for k in aside.keys.values() if k not in record.keys.values()), *aside.unread]
     told = f" with {', '.join(map(shown, keys[:_MOST_TOLD]))}" if keys else ""

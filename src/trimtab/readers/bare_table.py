@@ -43,6 +43,11 @@ _MIN_SPREAD = 20.0
 """How many times their rounding losses must differ to tell what is exp of them. Ours."""
 _MAX_NAME_CHARS = 40
 _MOST_SHOWN = 6
+_SURE = 0.05
+"""Error of a logarithm by the digits that are printed: with more, many numbers are exp of others. Ours."""
+_MOST_LOSS, _SCATTERS = 1e3, 0.2
+"""Largest number under epochs that may be a loss, and the share of its moves that turn: a rate comes
+down smoothly. Ours."""
 _EPOCH = re.compile(
     r"[-=*#\s\[]{0,40}epochs?[\s:#=]{0,4}(\d{1,7})(?:\s?/\s?\d{1,7})?[-=*#:\s\]]{0,40}", re.I
 )
@@ -208,21 +213,35 @@ def _named_by_epochs(table: BareTable, lines: Sequence[str]) -> BareTable:
     for count, value in ((0, 1), (1, 0)):
         begins = {rows[0][count] for rows in epochs}
         rising = all(_rises([row[count] for row in rows]) for rows in epochs)
-        if len(begins) == 1 and rising and _falls([r[value] for rows in epochs for r in rows]):
+        values = [r[value] for rows in epochs for r in rows]
+        if len(begins) == 1 and rising and _falls(values) and _scatters(values):
             names = ("batch", "loss") if count == 0 else ("loss", "batch")
             return replace(table, names=names)
     return table
 
 
 def _rises(cells: Sequence[str]) -> bool:
-    """Whether cells are whole numbers, each above the one before."""
-    return all(c.isdecimal() for c in cells) and all(int(a) < int(b) for a, b in pairwise(cells))
+    """Whether cells are whole numbers at even distances, but for the last, each above the one before."""
+    if not all(c.isdecimal() for c in cells):
+        return False
+    steps = [int(b) - int(a) for a, b in pairwise(cells)]
+    return all(s > 0 for s in steps) and len(set(steps[:-1])) <= 1
+
+
+def _scatters(cells: Sequence[str]) -> bool:
+    """Whether numbers of the size of a loss go up and down, as losses of batches do."""
+    values = np.array([x for c in cells if math.isfinite(x := float(c))])
+    turns = np.diff(np.sign(np.diff(values))) != 0
+    return bool(values.max() < _MOST_LOSS and turns.mean() >= _SCATTERS)
 
 
 def _falls(cells: Sequence[str]) -> bool:
     """Whether positive numbers with a fraction fall over their course."""
     values = np.array([x for c in cells if math.isfinite(x := float(c))])
     if len(values) < _FEWEST_FALLING or values.min() <= 0 or not np.any(values % 1):
+        return False
+    steps = np.diff(values)
+    if np.ptp(steps) <= 1e-6 * np.abs(steps).max():  # an even grid
         return False
     third = len(values) // 3
     lower = np.median(values[-third:]) < np.median(values[:third])
@@ -240,7 +259,17 @@ def _is_exp(cells: Sequence[str], of: Sequence[str], cap: float) -> bool:
     if len(pairs) < _MIN_ROWS or max(losses) - min(losses) < _MIN_SPREAD * rounded:
         return False
     own = 10.0 ** -_num_decimals(cells)
-    return all(a >= 0 < b and abs(math.log(b) - min(a, cap)) <= rounded + own / b for a, b in pairs)
+    others = [b for _, b in pairs]
+    # A number may be cut instead of rounded.
+    errors = [rounded + own / max(b, own) for b in others]
+    near = max(errors) <= _SURE and all(
+        a >= 0 < b and abs(math.log(b) - min(a, cap)) <= error
+        for (a, b), error in zip(pairs, errors, strict=True)
+    )
+    if not near or min(losses) >= cap:  # nothing but a perplexity stops there
+        return near
+    # A curve and its exponential are no log: a loss falls, and scatters.
+    return max(others) - min(others) >= _MIN_SPREAD * own and _falls(of)
 
 
 def _num_decimals(cells: Sequence[str]) -> int:

@@ -10,6 +10,7 @@ write `results.csv`, whose names the columns have here.
 """
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.errors import ReadError
@@ -71,7 +72,7 @@ class YoloResultsReader:
             if row is None:
                 broken.append((number, "no row of results"))
             else:
-                log.add(names, row.groups(), number)
+                log.add(names, _measured(row.groups()), number)
         # Only the very last row can be torn; a short one elsewhere is damage.
         if broken and broken[-1][0] == last:
             broken.pop()
@@ -80,6 +81,13 @@ class YoloResultsReader:
             raise ReadError(f"{path}: no row of results; looked for {self.looks_for}")
         log.settle_problems(broken, "a number")
         return log.to_record(columnar=True)
+
+
+def _measured(cells: Sequence[str]) -> tuple[str, ...]:
+    """Return the cells of a row, without those of an evaluation that was not made: all are 0."""
+    held_out = cells[_MEAN_PRECISION - 2 :]
+    none = not any(float(cell) for cell in held_out)
+    return (*cells[: _MEAN_PRECISION - 2], *("" if none else cell for cell in held_out))
 
 
 def _names(rows: list[re.Match[str] | None]) -> tuple[str, ...]:
