@@ -11,7 +11,8 @@ is no leak of targets but that pass.
 **Teeth of a saw**: where the loss climbs within each pass (`sawtooth`), what rises and falls with
 the teeth is the order of the data.
 
-**What only follows** (`FOLLOWS`): a stall around a step up, a loss next to 0 after a leak.
+**What only follows** (`FOLLOWS`): a stall around a step up, a loss next to 0 after a leak, an end in
+zeros that is told as such.
 
 Blind to periods that change, and to the first rises of a run that grows.
 """
@@ -260,7 +261,7 @@ def _pass(record: RunRecord, teeth: Sequence[int], period: int) -> str:
 FOLLOWS = {
     "plateau": ("spike", "unrecovered-spike", "divergence", "shift", "drift"),
     "memorised": ("too-good",),
-    "frozen-signal": ("non-finite",),
+    "non-finite": ("frozen-signal",),
 }
 """What an alarm on the loss is only the end of: a loss that stepped up falls no further than
 promised before, and one that leaks ends next to 0. The first is told, the second is a note."""
@@ -279,8 +280,8 @@ def _after(f: Finding, alarms: Sequence[Finding]) -> Finding:
             continue
         # What lay flat before it stepped up did so on its own; a stall that goes on did not.
         inside = f.onset_row <= a.onset_row <= f.row and a.end_row is None
-        if f.kind == "frozen-signal":
-            follows = f.detector == "zero-loss" and a.detector == "zero-end"
+        if f.kind == "non-finite":  # told already, with what it may be
+            follows = f.detector == "zero-end" and a.detector == "zero-loss"
         else:
             follows = a.detector in LEAKS and a.onset_row < f.onset_row
         if inside if f.kind == "plateau" else follows:

@@ -3,7 +3,7 @@
 A loss comes to 0 by steps; one that stood at its level and is 0 in the next row, and in every row
 from there on, is no loss. In hindsight, of an attempt that has ended or is as it is now, `FEWEST`
 rows are enough, and one where the row before them had left the level by `LEAP` times; behind a few
-first rows alone it takes `MIN_ROWS`. While a log grows, `frozen` tells it.
+first rows alone it takes `MIN_ROWS`. Where `frozen` tells it, too, this is a note beside that.
 
 Blind to losses that had come near 0, or were 0 before, and to those below it.
 """
