@@ -278,12 +278,13 @@ def _after(f: Finding, alarms: Sequence[Finding]) -> Finding:
     for a in alarms:
         if a.kind not in FOLLOWS[f.kind] or f.end_row is not None:
             continue
-        # What lay flat before it stepped up did so on its own; a stall that goes on did not.
-        inside = f.onset_row <= a.onset_row <= f.row and a.end_row is None
-        if f.kind == "non-finite":  # told already, with what it may be
+        if f.kind == "plateau":
+            # What lay flat before it stepped up did so on its own; a stall that goes on did not.
+            follows = f.onset_row <= a.onset_row <= f.row and a.end_row is None
+        elif f.kind == "non-finite":  # told already, with what it may be
             follows = f.detector == "zero-end" and a.detector == "zero-loss"
         else:
             follows = a.detector in LEAKS and a.onset_row < f.onset_row
-        if inside if f.kind == "plateau" else follows:
+        if follows:
             return replace(f, severity="info", text=f"{f.text}; see {a.kind} at {a.onset:g}")
     return f

@@ -66,7 +66,7 @@ def restart_loop_findings(record: RunRecord) -> tuple[Finding, ...]:
             text=(
                 f"{count} times it starts again from {record.axis} {number(at)}, and comes to"
                 f" {number(median(ends))} or so: "
-                + ("always the same ends it, or these are its branches" * alike)
+                + ("the same thing ends it each time, or these are branches of it" * alike)
                 + ("something ends the run, or it is started by hand" * (not alike))
                 + " (in hindsight)"
             ),

@@ -10,6 +10,9 @@ converged.
 **A part of the loss at ln k in every row**, k from 2 to `MOST_CLASSES`, to six digits: a softmax
 whose inputs are all alike.
 
+Not told of a full batch, which never scattered, where the rate has ended, where the log states a
+change at that row, and where every column repeats its last value, as in a table that is padded.
+
 In hindsight. Blind to losses at or below 0, and to what is printed with too few digits.
 """
 
@@ -43,11 +46,7 @@ def dead_findings(record: RunRecord) -> tuple[Finding, ...]:
         return ()
     spans = [record.rows_of(i) for i in range(len(record.attempts))]
     found = [_flat_above(record, span) for span in spans]
-    found += [
-        _at_chance(record, name)
-        for name in record.columns
-        if name.startswith("loss/") and len(record.columns) > 1
-    ]
+    found += [_at_chance(record, name) for name in record.columns if name.startswith("loss/")]
     return tuple(f for f in found if f is not None)
 
 

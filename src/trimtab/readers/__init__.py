@@ -603,7 +603,8 @@ def _with_second_run(record: RunRecord, aside: RunRecord) -> RunRecord:
         max((len(f"{x:.9g}".partition(".")[2]) for x in part), default=0) for part in losses
     )
     mine, others = ([round(x, digits) for x in part] for part in losses)
-    shared = sum(x in known for known in (set(mine),) for x in others)
+    known = set(mine)
+    shared = sum(x in known for x in others)
     if len(others) < _FEWEST_OF_A_RUN or shared > _MOST_SHARED * len(others):
         return record
     keys = [*(k for k in aside.keys.values() if k not in record.keys.values()), *aside.unread]
