@@ -66,3 +66,22 @@ def test_rows_without_a_step_that_stand_from_the_first_on_are_said_to() -> None:
     found = standing_of(run.record)
     assert found is not None
     assert (found.rows, found.from_start) == (84, False)
+
+
+@pytest.mark.parametrize("n", [40, 135, 1000])
+def test_a_loss_that_has_hardly_come_down_is_not_judged(n: int) -> None:
+    loss = _noisy(np.linspace(10.19, 10.11, n), 3, sigma=0.004)
+    record = record_of(np.arange(1.0, n + 1), {"loss": loss})
+    found = standing_of(record)
+    assert found is not None
+    assert found.from_start
+    assert "hardly lower than where it began" in found.text
+    account = make_account(record)
+    assert account.verdict != "healthy"
+    deeper = _noisy(np.linspace(10.19, 9.4, n), 3, sigma=0.004)
+    assert standing_of(record_of(np.arange(1.0, n + 1), {"loss": deeper})) is None
+
+
+def test_a_loss_that_came_down_and_went_up_again_has_not_hardly_moved() -> None:
+    down = np.concatenate([np.linspace(3.0, 2.0, 100), np.linspace(2.0, 2.97, 100)])
+    assert standing_of(record_of(np.arange(1.0, 201), {"loss": _noisy(down, 1, 0.01)})) is None

@@ -28,6 +28,8 @@ _FALLS = -1.6
 """Normal score of Kendall's S from which on blocks fall: one chance in 20."""
 _SHARE = 0.003
 """Of the level, by which a loss that stands may fall from its first third to its last, or by noise."""
+_HARDLY = 0.02
+"""Of where it began, by which a loss that moves must have come down in all to show that it learns."""
 _NOISE = 3.0
 _FIRST, _FAR = 3, 6.0
 """First blocks that are of one that stands where they lie no farther from it, in the noise of one."""
@@ -48,16 +50,17 @@ class StandingLoss:
     from_start: bool
     """Whether it does from the first row of a run on, and nothing else shows that it learns."""
     first: float | None = None
-    """Where it began, of a loss that does not stand and is no lower at its end; None: it stands."""
+    """Where it began, of a loss that does not stand and is hardly lower at its end; None: it stands."""
 
     @property
     def text(self) -> str:
         """Say it in a clause."""
         if self.first is not None:
-            return (
-                f"the loss is no lower than where it began ({number(self.first)} → {number(self.level)}"
-                f" in {number(self.rows)} rows)"
-            )
+            moved = f"({number(self.first)} → {number(self.level)} in {number(self.rows)} rows)"
+            if self.level >= self.first:
+                return f"the loss is no lower than where it began {moved}"
+            hardly = f"the loss is hardly lower than where it began {moved}"
+            return f"{hardly}: learned before, or hardly anything, they do not say"
         at = f"the loss has stood at {number(self.level)} for"
         if self.from_start:
             return (
@@ -87,21 +90,33 @@ def standing_of(record: RunRecord) -> StandingLoss | None:
         return StandingLoss(len(loss), len(loss), median(loss), from_start=True) if begins else None
     if begins and end > first and float(loss[-third:].min()) >= float(loss[0]) > 0:
         return StandingLoss(len(loss), len(loss), end, from_start=True, first=float(loss[0]))
+    hardly = _hardly_lower(loss) if begins else None
     if len(loss) < _FEWEST_ROWS:
-        return None
+        return hardly
     edges = np.linspace(0, len(loss), _BLOCKS + 1).astype(np.intp)
     blocks = np.array([float(np.median(loss[a:b])) for a, b in pairwise(edges)])
     most = int(_BLOCKS * (1 - _LEAST_SHARE))
     k = next((k for k in range(most + 1) if _stands(blocks[k:])), None)
     if k is None:
-        return None
+        return hardly
     level, noise = median(blocks[k:]), difference_sigma(np.diff(blocks[k:]))
     if k <= _FIRST and bool((np.abs(blocks[:k] - level) <= _FAR * noise).all()):
         k = 0
     whole = k == 0 and begins
+    if hardly is not None and not whole:
+        return hardly
     if k == 0 and not whole and (record.axis != "row" or _learns(record, last)):
         return None  # an excerpt of later steps, or learning that held-out data show
     return StandingLoss(int(len(loss) - edges[k]), len(loss), level, from_start=whole)
+
+
+def _hardly_lower(loss: NDArray[np.float64]) -> StandingLoss | None:
+    """Return a loss that nowhere came to lie clearly lower than it began."""
+    eighths = [median(part) for part in np.array_split(loss, 8)]
+    first, end = max(median(loss[:3]), eighths[0]), median(loss[-(len(loss) // 3) :])
+    if min(*eighths, end) < (1 - _HARDLY) * first or first <= 0 or end > first:
+        return None
+    return StandingLoss(len(loss), len(loss), end, from_start=True, first=first)
 
 
 def _stands(blocks: NDArray[np.float64]) -> bool:
