@@ -49,6 +49,11 @@ _FEWEST_REWARDS = 48
 """Rewards from which a fall of them would have been told, without a loss."""
 _FAR_MADS = 2.0
 """Median deviations of an eighth of the rewards, by which levels lie apart. Ours."""
+_OF_TRAINING = ("grad_norm", "lr", "step_time_s", "throughput", "loss_scale", "update_norm")
+"""Signals that only a row of training has."""
+_FEW_BEHIND, _PART = 16, 0.1
+"""Rows of training without a loss behind the last that has one, and their share of those that have:
+from here on silence says nothing of them. Ours."""
 _NEVER = 0.05
 """A fault seen in a smaller share of places is said to be missed."""
 _MOST_NAMED = 5
@@ -279,6 +284,8 @@ def _too_little(
         return coverage.text()
     if partly := next((n for n in record.notes if n.startswith(PARTLY)), ""):
         return partly
+    if ends := _loss_ends(record):
+        return ends
     if test is None:
         return "no self-test was made"
     if test.failing:
@@ -286,6 +293,26 @@ def _too_little(
     if not test.passed:
         return "no fault could be injected to test the judge"
     return standing.text if standing is not None and standing.from_start else _unrisen(record)
+
+
+def _loss_ends(record: RunRecord) -> str:
+    """Say from which row on a training goes on without its loss; empty where it does not.
+
+    Rows of a last evaluation are none of training.
+    """
+    trained = np.zeros(record.num_rows, dtype=np.bool_)
+    for name, column in record.columns.items():
+        if name in _OF_TRAINING:
+            trained |= column.present
+    logged = np.flatnonzero(record.columns["loss"].present)
+    last = int(logged[-1])
+    behind = int(trained[last + 1 :].sum())
+    if behind < max(_FEW_BEHIND, _PART * len(logged)):
+        return ""
+    return (
+        f"no loss is logged in the last {number(behind)} rows, behind step"
+        f" {number(record.step[last])}: what the run does there is not judged by it"
+    )
 
 
 def _unrisen(record: RunRecord) -> str:

@@ -80,6 +80,7 @@ from trimtab.readers.sqlite_store import SqliteReader
 from trimtab.readers.supervised import by_launches, supervised_log
 from trimtab.readers.tensorboard import TensorBoardReader
 from trimtab.readers.wandb import WandbReader
+from trimtab.readers.writers import UNREAD_NOTE
 from trimtab.readers.yolo_results import YoloResultsReader
 from trimtab.record import RunRecord
 from trimtab.text import plain
@@ -125,9 +126,10 @@ _MIN_AT_END, _MAX_AT_END = 20, 120
 """
 _MIN_BETTER = 1.5
 """How many times more records another reader must give to be believed before a surer one."""
-_FEWEST_OF_A_RUN, _MOST_SHARED, _MOST_TOLD = 3, 0.5, 3
+_FEWEST_OF_A_RUN, _MOST_SHARED, _MOST_TOLD, _MANY_OF_A_RUN = 3, 0.5, 3, 0.1
 """Records of another form that are told of as a second run; share of their losses that may occur
-among those that are read, for a line may be printed in both forms; keys that are shown. Ours."""
+among those that are read, for a line may be printed in both forms; keys that are shown; and share of
+the records read, from which on what is judged is a part. Ours."""
 _FEW_ROWS = 200
 _MANY_BYTES_PER_ROW = 2_000
 _LONGEST_LINE = 4096
@@ -586,8 +588,8 @@ def _read_lines(reader: Reader, path: Path) -> RunRecord:
     if found is not None and found.num_loss_rows < _MIN_EXPLAINED * num_lines:
         share = found.num_loss_rows / num_lines
         text = (
-            f"{share:.0%} of {num_lines} lines that name a loss are read as records: the others"
-            " have another form; give them as a file of their own to have them judged"
+            f"{UNREAD_NOTE}{share:.0%} of {num_lines} lines that name a loss are read as records; the"
+            " others have another form: give them as a file of their own to have them judged"
         )
         found = replace(found, notes=(*found.notes, text))
     return _one_of(found, refusal)
@@ -609,9 +611,10 @@ def _with_second_run(record: RunRecord, aside: RunRecord) -> RunRecord:
         return record
     keys = [*(k for k in aside.keys.values() if k not in record.keys.values()), *aside.unread]
     told = f" with {', '.join(map(shown, keys[:_MOST_TOLD]))}" if keys else ""
+    lead = UNREAD_NOTE if len(others) >= _MANY_OF_A_RUN * record.num_loss_rows else ""
     note = (
-        f"{counted(len(others), 'record')} of another form ({aside.format}){told} are not read: a"
-        " second run, it seems; give them as a file of their own to have them judged"
+        f"{lead}{counted(len(others), 'record')} of another form ({aside.format}){told} are left out,"
+        " a second run, it seems: give them as a file of their own to have them judged"
     )
     return replace(record, notes=(*record.notes, note))
 

@@ -30,6 +30,7 @@ from trimtab.readers.other_languages import header_in_english
 from trimtab.readers.table import LogTable, is_known_key, is_step_key
 from trimtab.readers.table_axis import names_epoch
 from trimtab.readers.tags import might_be_loss, signal_of_tag, tag_of_file
+from trimtab.readers.writers import UNREAD_NOTE
 from trimtab.record import RunRecord
 from trimtab.vocabulary import normalise
 
@@ -46,6 +47,8 @@ _DECIMAL_COMMA = re.compile(r"(?<!\d)([-+]?\d+),(\d+(?:[eE][-+]?\d+)?)")
 
 _FEWEST_SURPLUS = 3
 """Rows from which a cell more than the header has is the way of the file."""
+_MANY_LEFT_OUT = 0.1
+"""Share of the rows read, from which on those are a part of the file. Ours."""
 _RULE = re.compile(r"\s*:?-+:?\s*")
 _MARKS = re.compile(r"[*_`±]|\+/-")
 _WITH_SPREAD = re.compile(r"([-+]?\.?\d[^\s±]*?)\s*(?:±|\+/-).*")
@@ -367,8 +370,9 @@ class _Parse:
             if len(rows) < _FEWEST_SURPLUS or rows[-1][0] - rows[0][0] > 2 * len(rows):
                 kept.extend(rows)
                 continue
+            many = len(rows) >= _MANY_LEFT_OUT * max(self.table.num_rows, 1)
             self.table.notes.append(
-                f"{counted(len(rows), 'row')} from line {rows[0][0]} on left out: {what}; a run that"
+                f"{UNREAD_NOTE if many else ''}{counted(len(rows), 'row')} from line {rows[0][0]} on left out: {what}; a run that"
                 " was appended with other columns needs a file and a header of its own"
             )
         self.ragged = kept

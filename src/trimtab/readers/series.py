@@ -19,10 +19,11 @@ from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.numbers import counted, shown
 from trimtab.readers.other_columns import MAX_CANDIDATES, MAX_OTHERS, is_measured, may_be_measured
 from trimtab.readers.part_losses import BROKEN_PARTS, Watched, watch_parts
+from trimtab.readers.renamed import renamed
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, stated_setting
 from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag, terms_of
-from trimtab.record import Axis, Column, RecordBuilder, RunRecord
+from trimtab.record import HELD_OUT, Axis, Column, RecordBuilder, RunRecord
 from trimtab.text import OTHER
 from trimtab.vocabulary import TIMES, unit_scale
 
@@ -126,6 +127,7 @@ def record_of_series(
         chosen[STATED_SETTING] = setting
     chosen |= layers_of(t for t, s in series.items() if len(s.step))
     signals = {name: _scaled(name, tag, series[tag]) for name, tag in chosen.items()}
+    renamed_tags = _join_renamed(signals, chosen, series, tag_notes)
     lead = signals.get("loss") or max(signals.values(), key=lambda s: len(s.step))
     watched: tuple[str, ...] = ()
     if "loss" in signals and BROKEN_PARTS not in signals:
@@ -134,14 +136,14 @@ def record_of_series(
         if found.broken is not None:
             column, chosen[BROKEN_PARTS] = found.broken
             signals[BROKEN_PARTS] = TagSeries(lead.order, lead.step, column.values)
-    for name, tag in _others(series, {*chosen.values(), *watched}).items():
+    for name, tag in _others(series, {*chosen.values(), *watched, *renamed_tags}).items():
         chosen[name], signals[name] = tag, series[tag]
     axis: Axis = "step" if _counts(lead.step) else "row"
     builder = RecordBuilder(source, format_name, axis=axis)
     builder.keys.update({name: tag for name, tag in chosen.items() if name != WHEN})
     builder.notes.extend([*notes, *gathered, *tag_notes])
     builder.unread.update(unread or {})
-    taken = {*chosen.values(), *watched}
+    taken = {*chosen.values(), *watched, *renamed_tags}
     left = {t: len(s.step) for t, s in series.items() if t not in taken}
     builder.unread.update(left)
     if axis == "row":
@@ -150,6 +152,46 @@ def record_of_series(
     else:
         _fill(builder, signals, lead, starts)
     return builder.build()
+
+
+def _join_renamed(
+    signals: dict[str, TagSeries],
+    chosen: Mapping[str, str],
+    series: Mapping[str, TagSeries],
+    notes: list[str],
+) -> tuple[str, ...]:
+    """Give signals what stands of them under other tags, before or behind; return these tags."""
+    taken: list[str] = []
+    for name, tag in chosen.items():
+        if name in HELD_OUT:
+            continue
+        others = {
+            t: _scaled(name, t, s)
+            for t, s in series.items()
+            if t not in chosen.values() and len(s.step) and signal_of_tag(t) == name
+        }
+        if not others:
+            continue
+        mine = signals[name]
+        found = renamed(
+            name, tag, mine.order, mine.value, {t: (s.order, s.value) for t, s in others.items()}
+        )
+        joined = (*found.before, *found.behind)
+        if found.note:
+            notes.append(found.note)
+        if not joined:
+            continue
+        taken.extend(joined)
+        left_out = f"{name} is read from {tag!r}; left out:"
+        notes[:] = [n for n in notes if not n.startswith(left_out)]
+        parts = [*(others[t] for t in found.before), mine, *(others[t] for t in found.behind)]
+        signals[name] = TagSeries(
+            *(
+                np.concatenate([getattr(part, what) for part in parts])
+                for what in ("order", "step", "value")
+            )
+        )
+    return tuple(taken)
 
 
 def _parts(

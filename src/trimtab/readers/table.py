@@ -68,6 +68,7 @@ from trimtab.readers.part_losses import (
 from trimtab.readers.placeholders import drop_zero_norm, placeholder_rows, repeated_rows
 from trimtab.readers.rank_times import over_ranks, slowest_note
 from trimtab.readers.rank_values import COMPARED, RANK_FACT, RankColumns, part_ranks, ranks_of_keys
+from trimtab.readers.renamed import renamed
 from trimtab.readers.runs_in_file import RUN_WORDS, RUNS_NOTE, runs_by_name
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, settings_in
@@ -401,6 +402,7 @@ class LogTable:
         self._is_full = False
         self._num_settings = self._num_others = 0
         self._watched: tuple[str, ...] = ()
+        self._renamed: list[str] = []
         """Keys of losses of which only NaN is told."""
         self._held_out: list[int] = []
         """Rows that a column of words says to be of held-out data."""
@@ -673,7 +675,7 @@ class LogTable:
             kept["epochs_seen"] = Column(np.where(beside, epoch.values[rows], np.nan), beside)
         if axis != "row" and "wall_time_s" not in kept:
             builder.keys.update(self._take_clock(columns, rows, kept))
-        taken = [*builder.keys.values(), *stated, *self._watched, counted_by]
+        taken = [*builder.keys.values(), *stated, *self._watched, *self._renamed, counted_by]
         builder.unread.update(self._unread(taken))
         unknown = {k: c for k, c in columns.items() if self._cells[k].role == "other"}
         for name, (key, column) in others_of(unknown, rows, builder.keys).items():
@@ -752,6 +754,8 @@ class LogTable:
                 scores = found.get("eval_score", []) if name == "val_loss" else []
                 scored = max((columns[k] for k in scores), key=_fullness, default=None)
                 column = self._nan_settled(best, name, column, scored)
+            if name not in HELD_OUT and len(candidates) > 1:
+                column, candidates = self._joined(name, best, column, candidates, columns)
             if name == "loss":
                 column = self._emptied(best, column, columns)
             if column.present.any():
@@ -1012,6 +1016,34 @@ class LogTable:
             f"{key}: nan in {counted(int(missing.sum()), 'cell')}, taken as not recorded ({why})"
         )
         return Column(column.values, column.present & ~missing)
+
+    def _joined(
+        self,
+        name: str,
+        best: str,
+        column: Column,
+        candidates: Sequence[str],
+        columns: Mapping[str, Column],
+    ) -> tuple[Column, list[str]]:
+        """Return a signal with what stands of it under other keys, and the keys that are left."""
+        others = {k: self._scaled(k, name, columns[k]) for k in candidates if k != best}
+        found = renamed(
+            name,
+            best,
+            np.flatnonzero(column.present),
+            column.logged(),
+            {k: (np.flatnonzero(c.present), c.logged()) for k, c in others.items()},
+        )
+        if found.note:
+            self.notes.append(found.note)
+        joined = (*found.before, *found.behind)
+        for key in joined:
+            here = others[key].present
+            column = Column(
+                np.where(here, others[key].values, column.values), column.present | here
+            )
+        self._renamed.extend(joined)
+        return column, [k for k in candidates if k not in joined]
 
     def _note_others(self, name: str, best: str, candidates: Sequence[str]) -> None:
         others = [k for k in candidates if k != best]

@@ -7,13 +7,21 @@ beside its trainer, adds to the rows of the first.
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PARTLY", "WRITERS_NOTE", "beside_main", "other_writers", "other_writers_of_epochs"]
+__all__ = [
+    "PARTLY",
+    "UNREAD_NOTE",
+    "WRITERS_NOTE",
+    "beside_main",
+    "other_writers",
+    "other_writers_of_epochs",
+]
 
 WRITERS_NOTE = (
     "several processes wrote into this file in turn, each with steps of its own; the first is read,"
     " {rows} of the others left out: give each a file of its own"
 )
-PARTLY = ("several processes wrote into this file", "ranks differ")
+UNREAD_NOTE = "part of this file is not read: "
+PARTLY = ("several processes wrote into this file", "ranks differ", UNREAD_NOTE)
 """How notes begin after which the absence of alarms says nothing of the whole file."""
 _MAX_WRITERS = 16
 _MIN_FALLS = 8

@@ -44,7 +44,12 @@ from trimtab.readers.tags import (
     terms_of,
     validation_beside,
 )
-from trimtab.readers.writers import WRITERS_NOTE, other_writers, other_writers_of_epochs
+from trimtab.readers.writers import (
+    UNREAD_NOTE,
+    WRITERS_NOTE,
+    other_writers,
+    other_writers_of_epochs,
+)
 from trimtab.record import HELD_OUT, Column, RecordBuilder, RunRecord
 from trimtab.text import OTHER
 from trimtab.vocabulary import alias_place
@@ -237,12 +242,32 @@ class _Draft:
                     outside = (n for n in shape.lines if not first <= n <= last)
                     lines.setdefault(f.key, set()).update(outside)
         least = max(_MIN_ROWS_BY_PLACE, _MIN_BEYOND * self.rows.num)
-        return [
-            f"{counted(len(at), 'line')} with {shown(key)} before or behind these records are not read;"
+        beyond = [
+            f"{UNREAD_NOTE}{counted(len(at), 'line')} with {shown(key)} before or behind these records;"
             " give them as a file of their own to have them judged"
             for key, at in lines.items()
             if len(at) >= least
         ][:1]
+        if not beyond and (num := self._goes_on(last)) >= least:
+            beyond.append(
+                f"{UNREAD_NOTE}{counted(num, 'line')} of later steps hold no loss, or one under a name"
+                " that is not known"
+            )
+        return beyond
+
+    def _goes_on(self, last: int) -> int:
+        """Return how many lines of training there are behind a line, at steps behind its own."""
+        if self.position.axis != "step" or not self.position.key:
+            return 0
+        end, num = float(self.position.place[-1]), 0
+        for shape in self.others:
+            names = {f.name for f in shape.fields if f.kind == "signal"}
+            at = next((i for i, f in enumerate(shape.fields) if f.key == self.position.key), None)
+            if at is None or names <= HELD_OUT or names & (HELD_OUT - {"perplexity"}):
+                continue
+            lines, values = shape.table()
+            num += int(((lines > last) & (values[:, at] > end)).sum())
+        return num
 
     def _unread(self) -> dict[str, int]:
         """Return how many values each key has that may be a signal and was not taken for one."""
