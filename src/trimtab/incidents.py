@@ -24,6 +24,7 @@ from trimtab.detectors.contract import Finding
 from trimtab.detectors.endings import as_it_ended, place_text
 from trimtab.detectors.falls_on import as_it_falls_on
 from trimtab.detectors.kind_places import KindPlace, kind_places
+from trimtab.detectors.missing_rows import as_missed
 from trimtab.detectors.shared_fall import as_shared
 from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.record import RunRecord
@@ -95,7 +96,7 @@ _LONGEST_LEAD_ROWS = max(SLOW_LEAD_ROWS, *(s.lead_rows for s in SIGNAL_BY_NAME.v
 # Ranks are sorted, for each pair of signals, each time that a growing incident is told.
 _CORRELATED_ROWS = 4096
 
-_SEEN_IN_THE_RECORD = (as_it_ended, as_it_falls_on, as_begun, as_shared, calm_sign)
+_SEEN_IN_THE_RECORD = (as_it_ended, as_it_falls_on, as_begun, as_shared, as_missed, calm_sign)
 """What the rows so far make of a finding, live and offline; each takes what the one before gave."""
 
 _TOGETHER = ("loss", "grad_norm", "activation_norm", "loss_scale")

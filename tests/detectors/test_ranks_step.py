@@ -25,3 +25,25 @@ def test_a_rank_that_steps_away_is_told(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(20))
 def test_ranks_that_swing_alike_are_left_alone(seed: int) -> None:
     assert not _record(0.0, seed)
+
+
+def _four(drift: float, seed: int, shards: float = 0.0) -> list[str]:
+    rng, rows = np.random.default_rng(seed), np.arange(600.0)
+    shared = 2 + 4 * (1 + rows / 20) ** -0.4
+    columns = {}
+    for rank in range(4):
+        apart = drift * rows / 600 if rank == 3 else 0.0
+        own = shards * rng.standard_normal() * (2 - shared / 6)  # data of its own, learned apart
+        name = f"rank {rank}/loss" if rank else "loss"
+        columns[name] = shared + apart + own + 0.05 * rng.standard_normal(600)
+    return [f.signal for f in rank_findings(record_of(rows, columns))]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_rank_that_drifts_away_from_the_first_row_on_is_told(seed: int) -> None:
+    assert _four(2.4, seed) == ["rank 3/loss"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_shards_that_are_learned_apart_are_left_alone(seed: int) -> None:
+    assert not _four(0.0, seed, shards=0.1)

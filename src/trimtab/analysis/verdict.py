@@ -19,6 +19,7 @@ import numpy as np
 from trimtab.analysis.loss_unit import loss_in_nats
 from trimtab.analysis.self_test import BAR, MIN_RECORDS, FaultPower, SelfTest
 from trimtab.analysis.standing import StandingLoss, standing_of
+from trimtab.analysis.unlogged import unlogged
 from trimtab.chronicle.coverage import Coverage
 from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.detectors.reward_flat import gained
@@ -231,6 +232,7 @@ def judgement_of(
     ignored = _ignored(silent, unread, by_shape)
     if standing is not None and not standing.from_start:
         ignored += (standing.text,)
+    ignored += unlogged(record)
     return RunJudgement(
         verdict=verdict,
         why=why,

@@ -136,7 +136,7 @@ class _Curve:
     rows: Rows
     """First row of each block, and one more."""
     x: Floats
-    """ln(row + 1) at the middle of each block."""
+    """ln(place + 1) at the middle of each block, by the steps (`_places`)."""
     y: Floats
 
     @cached_property
@@ -152,8 +152,22 @@ def _curve(record: RunRecord, rows: Rows) -> _Curve:
     num = min(NUM_BLOCKS, len(rows))
     edges = np.linspace(0, len(rows), num + 1).astype(np.intp)
     y = np.array([median(loss[a:b]) for a, b in pairwise(edges)])
-    x = np.log((edges[:-1] + edges[1:]) / 2 + 1)
+    place = _places(record, rows)
+    x = np.log(np.array([median(place[a:b]) for a, b in pairwise(edges)]) + 1.5)
     return _Curve(rows[np.minimum(edges, len(rows) - 1)], x, y)
+
+
+def _places(record: RunRecord, rows: Rows) -> Floats:
+    """Return where rows lie in a run: by their steps, in the usual distance of two rows.
+
+    Where rows are missing, or are logged less often from somewhere on, more was learned between
+    two of them. Where steps do not rise from row to row they say nothing, and the rows count.
+    """
+    every = np.arange(len(rows), dtype=np.float64)
+    gaps = np.diff(record.step[rows])
+    if record.axis == "row" or not len(gaps) or not (gaps > 0).all():
+        return every
+    return np.concatenate(([0.0], np.cumsum(gaps / median(gaps))))
 
 
 def _attempts(record: RunRecord) -> list[Rows]:

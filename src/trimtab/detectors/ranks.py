@@ -6,8 +6,8 @@ move together, so each is held against the median of all (of two: against the ot
     g[k] = loss of the rank - loss of the others, or log of the ratio of norms or times, in blocks
 
 It has left them where its blocks leave their level for good, as a data set does (`data_sets`), where
-from an edge on they all lie above all before, or where it has stood apart from the first row on in
-all but a few blocks. Blind in fewer than 48 rows of a rank, and to a rank that comes back.
+from an edge on they all lie above all before, where it drifts away until it stands far apart, or where
+it has stood apart from the first row on in all but a few blocks. Blind in fewer than 48 rows of a rank, and to a rank that comes back.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,7 @@ from trimtab.readers.rank_times import SLOWER
 from trimtab.readers.rank_values import COMPARED, RANK_FACT, is_of_rank
 from trimtab.record import RunRecord
 from trimtab.signals.robust import dependent_blocks_sigma, median
+from trimtab.trend import kendall_score
 
 __all__ = ["rank_findings"]
 
@@ -41,6 +42,8 @@ _LEAST_ALWAYS = {
 _ALWAYS_SHARE = 0.9
 _CLEAR_BLOCKS = 8
 _SIGMAS = 8.0
+_GROWN, _STEADY = 2.0, 5.0
+"""Times the distance of the first quarter, and normal score of Kendall's S, of one that drifts."""
 _WORDS = {"loss": "loss", "grad_norm": "gradient norm", "step_time_s": "time of a step"}
 
 
@@ -129,6 +132,8 @@ def _leaves(
         others = np.array([median(rest[a:b]) for a, b in pairwise(edges)])
         best = _lies_above(blocks, share, noise, others, least=_LEAST_ALWAYS[signal])
     if best is None:
+        best = _drifts(blocks, share, noise, bars=(_LEAST[signal], _LEAST_ALWAYS[signal]))
+    if best is None:
         return None
     k, score, moved = best
     if median(share[k:]) - median(share[:k]) < _LEAST[signal]:
@@ -154,6 +159,24 @@ def _lies_above(
             alone = abs(median(others[k : k + 4]) - median(others[k - 4 : k])) < moved / 2
             return (k, moved / noise, moved) if far and edge and alone else None
     return None
+
+
+def _drifts(
+    blocks: Floats, share: Floats, noise: float, *, bars: tuple[float, float]
+) -> tuple[int, float, float] | None:
+    """Return (block, score, how far up) from which on a rank stands apart that drifts away; or None.
+
+    Its distance grows, and not only the share of a level that falls: an edge it has none.
+    """
+    quarter = max(len(blocks) // 4, 1)
+    moved = median(blocks[-quarter:]) - median(blocks[:quarter])
+    least, far = bars
+    grown = median(blocks[-quarter:]) >= _GROWN * median(blocks[:quarter])
+    if share[-quarter:].min() < far or not grown or kendall_score(blocks) < _STEADY:
+        return None
+    near = np.flatnonzero(share < least)
+    k = int(near[-1]) + 1 if len(near) else 0
+    return (k, moved / noise, moved) if k > 0 and moved >= _SIGMAS * noise else None
 
 
 def _finding(
