@@ -7,7 +7,8 @@ differences of the last validations and sigma = 1.4826 median |d| / sqrt(6):
     rise = lowest of the last `confirm` validations - level at the lowest before them
 
 is a finding if it exceeds `threshold` sigma, by a quarter every earlier rise that a new low
-followed, `share` of the fall from the first validation to the lowest, and `share` of what the
+followed, `share` of the fall from the first validation to the lowest (from the first fourth of those
+before it on where the training loss fell by more than the rise since), and `share` of what the
 training loss fell since then, and if the training loss (median of its last rows) is below that of
 the first rows by more than noise, and not above where it was at the lowest validation: a run that
 has learned nothing does not overfit. Nor does one whose last training losses have left the level of
@@ -37,6 +38,7 @@ _BEYOND_PAST = 1.25
 """Times the largest rise that was followed by a new low. Ours."""
 _NEAR = 2
 """Validations on either side of the lowest that make its level. Ours."""
+_FOURTH = 4
 _LEARNED_SPREADS = 4.0
 """Fall of the training loss, in errors of its level, from which on the run has learned. Ours."""
 _CLIMB_SIGMA = 3.0
@@ -61,7 +63,10 @@ class OverfittingState:
     past: tuple[float, ...] = ()
     """Last validations, at most 24."""
     num_checks: int = 0
-    first: float = 0.0
+    marks: tuple[float, ...] = ()
+    """Validations 1, 2, 4, 8 and so on."""
+    fall_from: float = 0.0
+    """The last of those within the first fourth of the validations up to the lowest."""
     lowest: float = math.inf
     near: tuple[float, ...] = ()
     """The lowest validation, two before it, and up to two after it."""
@@ -155,8 +160,8 @@ class OverfittingDetector:
     ) -> tuple[OverfittingState, tuple[Finding, ...]]:
         past = (*s.past[1 - _PAST :], val)
         s = changed(s, past=past, num_checks=s.num_checks + 1)
-        if s.num_checks == 1:
-            s = changed(s, first=val)
+        if s.num_checks == 1 << len(s.marks):
+            s = changed(s, marks=(*s.marks, val))
         before, level = s.checked, median(np.array(s.train)) if s.train else math.nan
         s = changed(s, checked=level)
         if val < s.lowest:
@@ -164,6 +169,7 @@ class OverfittingDetector:
             low = changed(
                 s,
                 lowest=val,
+                fall_from=s.marks[max((s.num_checks // _FOURTH).bit_length() - 1, 0)],
                 near=past[-1 - _NEAR :],
                 rose=0.0,
                 wandered=max(s.wandered, s.rose),
@@ -206,7 +212,11 @@ class OverfittingDetector:
         learned = median(np.array(s.train_first)) - median(np.array(s.train))
         if learned < _LEARNED_SPREADS * spread:
             return False
-        needed = self.share * max(s.first - s.lowest, fell, 0.0)
+        # A model at its start has much to lose: where training goes on to fall, what came later counts.
+        fall = (
+            s.fall_from if fell > max(rise, _LEARNED_SPREADS * spread) else s.marks[0]
+        ) - s.lowest
+        needed = self.share * max(fall, fell, 0.0)
         return rise > max(self.threshold * noise, needed, _BEYOND_PAST * s.wandered)
 
     def _finding(self, s: OverfittingState, row: int, step: float, *, over: bool) -> Finding:
