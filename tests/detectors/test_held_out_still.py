@@ -154,3 +154,16 @@ def test_an_accuracy_that_stands_while_the_loss_falls_is_told() -> None:
     assert not _stands(0.7 + 0.01 * np.sin(T), stands)
     # rounded to two digits it may stand by itself
     assert not _stands(_loss(), np.full(N, 0.97))
+
+
+@pytest.mark.parametrize(("spread", "told"), [(0.005, True), (0.1, False)])
+def test_a_low_share_that_hardly_moves_is_told_where_the_loss_comes_down_by_a_tenth(
+    tmp_path: Path, spread: float, told: bool
+) -> None:
+    path = tmp_path / "a.csv"
+    rng = np.random.default_rng(1)
+    rows = [(t, 11 - 0.07 * t, 6.61 + 6.61 * spread * rng.uniform()) for t in range(30)]
+    path.write_text(
+        "\n".join(["epoch,loss,val_acc", *(f"{t},{x:.4f},{s:.3f}" for t, x, s in rows)])
+    )
+    assert ("evaluation-differs" in _causes(path)) is told

@@ -56,3 +56,19 @@ def test_a_validation_that_wanders_as_it_always_did_is_seldom_overfitting_and_on
         found += "overfitting" in kinds(train, val)
     assert false <= 4
     assert found == 24
+
+
+@pytest.mark.parametrize(
+    ("turns", "falls", "told"), [(1.0, 1.0, True), (1.0, 0.0, False), (0.0, 1.0, False)]
+)
+def test_a_turn_by_four_per_cent_counts_though_the_first_loss_was_high(
+    turns: float, falls: float, told: bool
+) -> None:
+    n = np.arange(56.0)
+    rng = np.random.default_rng(2)
+    deep = 11 * (1 + 3 * n) ** -0.2
+    at = np.minimum(n, 36.0)
+    train = np.where(n < 36, deep, 11 * (1 + 3 * at) ** -0.2 - 0.02 * falls * (n - 36))
+    val = 11 * (1 + 3 * at) ** -0.2 + 0.008 * turns * (n - at)
+    told_kinds = kinds(train + 0.002 * rng.normal(size=56), val + 0.004 * rng.normal(size=56))
+    assert ("overfitting" in told_kinds) is told

@@ -12,7 +12,7 @@ set repeat themselves.
 training loss comes down to `LEARNED` of its start, or in `MANY` whatever it does: what is scored is
 not what is trained, or nothing is. So is a
 score, a share of at most `LOW_SCORE`, whose later half is at most `GAINED` times its first
-evaluations; one that begins higher may be of a model that was trained before. And so is a score
+evaluations, or which moves by `STIFF` of its level while the loss comes down by a tenth; one that begins higher may be of a model that was trained before. And so is a score
 that is next to 0 in each of `FEW_NOTHING` evaluations, where the loss had come down as far at the
 second of them.
 
@@ -64,7 +64,7 @@ OVERLAPS = frozenset(("dice", "f1", "dsc", "jaccard"))
 FEW_NOTHING, FEW_EPOCHS = 4, 10
 STANDS, BETWEEN, COMES_DOWN, LEARNT = 12, (0.01, 0.99), (0.9, 0.5), 0.9
 """Rows; shares; and of the first losses, what the last come to at most, above `LEARNT` less."""
-FEW_SCORES, LOW_SCORE, FIRST, GAINED = 10, 0.35, 5, 1.15
+FEW_SCORES, LOW_SCORE, FIRST, GAINED, STIFF = 10, 0.35, 5, 1.15, 0.03
 MANY = 30
 AT_WORST, LOWEST, LEARNED = 20, 0.01, 0.5
 MOST_ERROR = 1.5
@@ -239,7 +239,7 @@ def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) 
         return []
     words = set(re.findall("[a-z]+1?", record.keys.get(name, name).lower()))
     losses = record.columns["loss"]
-    until, always = span.stop, False
+    until, always, stiff = span.stop, False, False
     # A loss an epoch is few of them, and each of many batches.
     fewest = FEW_SCORES if len(rows) < FEW_EPOCHS else FEW_NOTHING
     if name == "eval_error":
@@ -256,13 +256,14 @@ def _at_worst(record: RunRecord, name: str, rows: Rows, y: Floats, span: slice) 
         level = median(y[len(y) // 2 :])
         pinned = len(rows) >= FEW_SCORES and words & SHARES and low
         pinned = pinned and level <= GAINED * median(y[:FIRST])
+        stiff = len(rows) >= AT_WORST and float(np.ptp(y)) <= STIFF * level
     trained = losses.values[losses.finite_rows(slice(span.start, until))]
     if not pinned or len(trained) < fewest or not trained.min() > 0:
         return []
     # One loss an epoch may come down in the first of them.
     start = median(trained[:3]) if len(trained) >= FEW_SCORES else float(trained[0])
     end = median(trained[-(len(trained) // 8 or 1) :])
-    if end > LEARNED * start and not always:
+    if end > (COMES_DOWN[0] if stiff else LEARNED) * start and not always:
         return []
     return [
         finding_at(
