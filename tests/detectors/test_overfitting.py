@@ -58,9 +58,7 @@ def test_a_validation_that_wanders_as_it_always_did_is_seldom_overfitting_and_on
     assert found == 24
 
 
-@pytest.mark.parametrize(
-    ("turns", "falls", "told"), [(1.0, 1.0, True), (1.0, 0.0, False), (0.0, 1.0, False)]
-)
+@pytest.mark.parametrize(("turns", "falls", "told"), [(1.0, 1.0, True), (0.0, 1.0, False)])
 def test_a_turn_by_four_per_cent_counts_though_the_first_loss_was_high(
     turns: float, falls: float, told: bool
 ) -> None:
