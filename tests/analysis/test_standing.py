@@ -85,3 +85,13 @@ def test_a_loss_that_has_hardly_come_down_is_not_judged(n: int) -> None:
 def test_a_loss_that_came_down_and_went_up_again_has_not_hardly_moved() -> None:
     down = np.concatenate([np.linspace(3.0, 2.0, 100), np.linspace(2.0, 2.97, 100)])
     assert standing_of(record_of(np.arange(1.0, 201), {"loss": _noisy(down, 1, 0.01)})) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_loss_that_never_came_back_to_where_it_began_is_not_judged(seed: int) -> None:
+    n = np.arange(200.0)
+    thrown = np.where(n < 2, 2.8, 3.0 + 1.2 * np.exp(-n / 20))
+    found = standing_of(record_of(n, {"loss": _noisy(thrown, seed, 0.1)}))
+    assert found is not None
+    assert found.from_start
+    assert "no lower than where it began" in found.text

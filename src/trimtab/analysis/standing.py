@@ -90,6 +90,9 @@ def standing_of(record: RunRecord) -> StandingLoss | None:
         return StandingLoss(len(loss), len(loss), median(loss), from_start=True) if begins else None
     if begins and end > first and float(loss[-third:].min()) >= float(loss[0]) > 0:
         return StandingLoss(len(loss), len(loss), end, from_start=True, first=float(loss[0]))
+    began = float(loss[:2].max())  # by chance one row is low, two seldom are
+    if begins and end >= began > 0:
+        return StandingLoss(len(loss), len(loss), end, from_start=True, first=began)
     hardly = _hardly_lower(loss) if begins else None
     if len(loss) < _FEWEST_ROWS:
         return hardly
