@@ -62,6 +62,9 @@ _SEEN_ROWS = 4096
 _BY_CHANCE = 4.0
 """Spreads of single rows that the highest of a stretch may lie above them. Ours."""
 _LEAST_NOISE_ROWS = 8
+_JUST_BEFORE, _STIRRED, _DENSE = 4, 4.0, 5.0
+"""Losses before a value that is not finite, spreads of single rows that none of them passes,
+and steps of a row up to which a climb between two rows would show. Ours."""
 # Norms are heavy-tailed: twice the median is usual for single steps of a sound run.
 _OUTSTANDING = 3.0
 
@@ -201,6 +204,8 @@ class Features:
     rows_after: int | None = None
     """Rows of the attempt after the end; None while it lasts."""
     never_finite: bool = False
+    live_norms: bool = False
+    """Gradients stay finite all the while."""
     updates_before: float | None = None
     """Updates before the first row of a run that was never finite; None: next to none, or not so.
     Infinite: how many is not known, and they were many."""
@@ -757,7 +762,17 @@ def _shape(
         values["gnorm_lead_rows"] = _gnorm_lead(record, before, during, norm_level)
         recent = quiet_norm[-1] <= 2.0 * norm_level
         values["calm_before"] = bool(recent and not _precursors(incident))
+    elif level is not None and len(quiet_loss) >= _LEAST_NOISE_ROWS and _is_dense(record, before):
+        # Without norms the losses just before say it: what diverges climbs first.
+        stirred = quiet_loss[-_JUST_BEFORE:].max() - level > _STIRRED * _row_noise(quiet_loss)
+        values["calm_before"] = bool(not stirred and not _precursors(incident))
     return values
+
+
+def _is_dense(record: RunRecord, before: Sequence[Span]) -> bool:
+    """Whether a row stands for so few steps that a climb takes rows."""
+    steps = record.step[last_rows(before, _LEVEL_ROWS)]
+    return record.axis == "step" and len(steps) > 1 and float(np.median(np.diff(steps))) <= _DENSE
 
 
 def _row_noise(values: NDArray[np.float64]) -> float:

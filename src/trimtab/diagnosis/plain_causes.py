@@ -29,6 +29,12 @@ PLAIN: tuple[CauseEntry, ...] = (
                 "no finite loss was ever logged; the updates before the first row are not seen",
             ),
             EvidenceRule("was-finite", e.was_finite, -8.0, "the run had finite values before"),
+            EvidenceRule(
+                "live-norms",
+                lambda f: e.yes(f.live_norms),
+                -8.0,
+                "the gradients stayed finite all the while, so the weights did",
+            ),
         ),
         look_alikes=("fp16-range", "hardware-fault"),
         test=(

@@ -43,6 +43,8 @@ _SUMMED_GROWTH = 4.0
 """Rows, share of them that rise, and least growth of norms of gradients that add up. Ours."""
 _FIRST_UPDATES = 2
 """A first row up to here was made by the weights as they were at first, or nearly. Ours."""
+_LIVE_ROWS, _LIVE_SHARE = 8, 0.9
+"""Gradient norms beside a loss that is never finite, and their share that must be. Ours."""
 _ORDER_ROWS = 4096
 _LEAST_PASSES = 3.0
 _LEAST_PERIOD = 16
@@ -71,10 +73,12 @@ def plain_signs(
     """
     loss, classes = _uniform_classes(record, before, during, incident) or (None, None)
     never = _never_finite(record, before, during, incident)
+    live = never and _live(record, during)
     return {
         "rows_after": _clean_rows_after(record, incident),
         "never_finite": never,
-        "updates_before": _updates_before(record) if never else None,
+        "live_norms": live,
+        "updates_before": _updates_before(record) if never and not live else None,
         "fed_again_from": _fed_again(record, incident),
         "uniform_loss": loss,
         "uniform_over": classes,
@@ -150,6 +154,17 @@ def _never_finite(
         if logs_any(record, name, spans):
             return not has_finite(record, name, spans)
     return False
+
+
+def _live(record: RunRecord, during: Span) -> bool:
+    """Whether gradients stay finite while the loss is not: then the weights are, and are not lost."""
+    column = record.columns.get("grad_norm")
+    if column is None:
+        return False
+    rows = slice(*during)
+    norms = column.values[rows][column.present[rows]]
+    sound = np.isfinite(norms) & (norms > 0)
+    return len(norms) >= _LIVE_ROWS and bool(sound.mean() >= _LIVE_SHARE)
 
 
 def _updates_before(record: RunRecord) -> float | None:
