@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 import trimtab
 from trimtab.detectors.reward_flat import gained
+from trimtab.detectors.reward_sinks import with_reward_sinks
 from trimtab.incidents import Incident
+from trimtab.testing.curves import record_of
 
 Floats = NDArray[np.float64]
 Columns = dict[str, Floats]
@@ -435,4 +437,45 @@ def test_a_reward_that_rose_and_sinks_is_not_said_to_stand() -> None:
         "reward": reward + rng.normal(0, 0.3, len(t)),
     }
     (run,) = trimtab.analyze({"step": t, **columns}).runs
-    assert "sinks" in run.judgement.why
+    told = [i.headline for i in run.incidents if i.severity != "info"]
+    assert any("sinks" in text for text in (*told, run.judgement.why))
+
+
+def rises_and_sinks(seed: int, end: float, since: float, noise: float = 0.7) -> Columns:
+    """It learns up to 10, and loses it again, evenly, to the end."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(110, 900))
+    f = np.arange(n) / n
+    level = np.where(
+        f < since,
+        10 * np.minimum(f / min(since, 0.5), 1),
+        10 - (10 - end) * (f - since) / (1 - since),
+    )
+    return episodes(level + noise * rng.normal(size=n))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("end", "since"), [(2.0, 0.5), (4.0, 0.5), (2.0, 0.3), (2.0, 0.75)])
+def test_a_reward_that_still_sinks_at_the_end_is_told_from_its_best_on(
+    seed: int, end: float, since: float, tmp_path: Path
+) -> None:
+    columns = rises_and_sinks(seed, end, since)
+    (found,) = alarms(log(tmp_path / "progress.csv", columns))
+    assert found.kind == "policy-collapse"
+    assert abs(found.onset_row / len(columns["reward"]) - since) <= 0.12
+
+
+@pytest.mark.parametrize("phi", [0.8, 0.95, 0.98])
+def test_rewards_that_wander_about_what_was_learned_hardly_ever_sink(phi: float) -> None:
+    told = 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        noise = rng.normal(size=700)
+        for i in range(1, 700):
+            noise[i] += phi * noise[i - 1]
+        n = int(rng.integers(100, 700))
+        wandering = noise[-n:] / noise.std()
+        y = 5 * (1 - np.exp(-np.arange(n) / (n / 6))) + wandering
+        record = record_of(np.arange(float(n)), {"reward": y})
+        told += len(with_reward_sinks(record, ()))
+    assert told <= 1

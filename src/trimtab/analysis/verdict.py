@@ -327,7 +327,7 @@ def _unrisen(record: RunRecord) -> str:
         return ""
     begun = max((i for i, a in enumerate(record.attempts) if a.parent is None), default=0)
     rewards = column.values[column.finite_rows(slice(record.rows_of(begun).start, None))]
-    if len(rewards) < _FEWEST_REWARDS or gained(rewards) or np.ptp(rewards) == 0:
+    if len(rewards) < _FEWEST_REWARDS or np.ptp(rewards) == 0:
         return ""
     first, last = (
         median(part) for part in (rewards[: len(rewards) // 4], rewards[-(len(rewards) // 4) :])
@@ -344,6 +344,8 @@ def _unrisen(record: RunRecord) -> str:
             f" {number(size * levels[-1])} in the last {len(parts[-1])} of {len(rewards)} rows: it sinks, or"
             " swings"
         )
+    if gained(rewards):
+        return ""
     return (
         f"the reward stands where it began ({number(first)} → {number(last)} in {len(rewards)} rows):"
         " learned before, or not at all, the log does not say"

@@ -966,6 +966,7 @@ SIGN_CAUSES: Mapping[str, tuple[str, ...]] = {
     # Told by detectors of their own.
     "policy-break": ("policy-update-too-large",),
     "reward-flat": ("reward-not-learned",),
+    "reward-sinks": ("policy-update-too-large",),
     "runaway": ("discriminator-too-strong",),
     "agent-loss": ("policy-update-too-large", "value-loss-explosion"),
 }

@@ -45,6 +45,7 @@ from trimtab.detectors.repeats import repeat_findings
 from trimtab.detectors.restart_loop import restart_loop_findings
 from trimtab.detectors.resumes import resume_findings
 from trimtab.detectors.reward_flat import reward_flat_findings
+from trimtab.detectors.reward_sinks import with_reward_sinks
 from trimtab.detectors.risen import risen_findings
 from trimtab.detectors.sawtooth import sawtooth_findings
 from trimtab.detectors.score_sinks import with_score_sinks
@@ -268,6 +269,8 @@ def all_findings(
         found = with_norm_climbs(record, found)
     if with_score_sinks.__name__ not in moved.off:
         found = with_score_sinks(record, found)
+    if with_reward_sinks.__name__ not in moved.off:
+        found = with_reward_sinks(record, found)
     if with_climbs.__name__ not in moved.off and is_distance(record) and not no_distance:
         climbs = with_climbs(record, found)
         if as_explained.__name__ not in moved.off:

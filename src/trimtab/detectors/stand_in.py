@@ -39,10 +39,8 @@ RUNAWAY = 30.0
 EIGHTHS = 8
 FEWEST_ROWS = 32
 _GAME_LOSSES = ("generator_loss", "discriminator_loss")
-_DISTANCES = frozenset(
-    (None, "loss", "val_loss", "perplexity", "val_perplexity", "recon_loss", "ema_loss")
-    + ("low_noise_loss", "high_noise_loss")
-)
+_OF_TERMS = ("recon_loss", "ema_loss", "low_noise_loss", "high_noise_loss")
+_DISTANCES = frozenset((None, "loss", "val_loss", "perplexity", "val_perplexity", *_OF_TERMS))
 """What a key names that is read as the loss: itself, what it is the logarithm of, or how far what a
 model gives back lies from what it was given."""
 _OF_AN_AGENT = frozenset(("reward", "policy_loss", "value_loss", "explained_variance", "update_kl"))
