@@ -30,6 +30,7 @@ from trimtab.kinds import KIND_BY_NAME, severity_rank
 from trimtab.record import RunRecord
 from trimtab.signals.ranks import is_flat, rank_correlations
 from trimtab.signals.spans import median_spacing
+from trimtab.text import OTHER
 from trimtab.vocabulary import SIGNAL_BY_NAME, Severity
 
 __all__ = [
@@ -277,8 +278,12 @@ def _stands_alone(f: Finding) -> bool:
 
 
 def _drifts_alone(f: Finding, groups: Sequence[Sequence[Finding]]) -> bool:
-    """Whether a norm that creeps up is a note of its own: nothing else begins near it."""
-    if f.kind != "grad-drift" or f.severity != "info" or not f.closed or f.end_row is not None:
+    """Whether a norm that creeps up, or a number that nobody knows, is a note of its own.
+
+    Nothing else begins near it.
+    """
+    noted = f.kind == "grad-drift" or (f.detector == "lasting" and f.signal.startswith(OTHER))
+    if not noted or f.severity != "info" or not f.closed or f.end_row is not None:
         return False
     return all(abs(g[0].onset_row - f.onset_row) > f.grain_rows for g in groups)
 

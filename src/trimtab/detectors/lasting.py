@@ -95,6 +95,8 @@ LASTING = {
     "underflow_share": Lasting(kind=_SIGN, up=3.0),
     "quantization_error": Lasting(kind=_SIGN, up=2.0),
     "sample_diversity": Lasting(kind=_SIGN, down=1.6),
+    "accuracy": Lasting(kind=_SIGN, down=1.15),
+    "token_accuracy": Lasting(kind=_SIGN, down=1.15),
     "step_time_s": Lasting(kind="slowdown", up=1.05),
     "throughput": Lasting(kind="slowdown", down=1.05),
 }

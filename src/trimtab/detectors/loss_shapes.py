@@ -572,7 +572,8 @@ def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
         return None
     score, k, end, fall = best
     first, stop = int(c.rows[k]), int(c.rows[end])
-    if _rate_was_cut(record, rows, first, stop):
+    # The level behind the fall is that of three blocks: what brought them down lies among them.
+    if _rate_was_cut(record, rows, first, int(c.rows[min(end + 3, num)])):
         return None
     high, reached = median(c.y[k - 4 : k]), median(c.y[end : end + 3])
     # The rows before promised a part of what came; validation has to show more than that part.

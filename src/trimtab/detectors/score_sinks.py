@@ -16,7 +16,8 @@ they have lost (`STRAIGHT`). And the training loss, or the score on training dat
 logged, must have gone on since k: what goes wrong as a whole is told by its own rules.
 
 Not told of what is to be unlearned or made harder, while the rate lies above that of the best, or
-where another held-out score gains as much. Judged in hindsight, attempt by attempt; where an agent is
+where another held-out score gains as much. A score on the data of training is held against the
+training loss alone, and is no overfitting. Judged in hindsight, attempt by attempt; where an agent is
 rewarded, its rewards say more.
 """
 
@@ -59,6 +60,11 @@ NEAR = 2
 OF_AN_AGENT = ("reward", "policy_entropy", "completion_length", "policy_kl", "advantage_std")
 
 
+_TRAINED = ("accuracy", "token_accuracy")
+SCORES = {"eval_score": "overfitting", "eval_error": "overfitting"} | dict.fromkeys(
+    _TRAINED, "signal-abnormal"
+)
+"""Kind of what is told by the score that sinks: one of the data of training parts from its loss."""
 LATER = ("sign-score-lost", "sign-error-back")
 """Detectors that see row by row, and late, that a score is lost."""
 
@@ -80,7 +86,7 @@ def _findings(record: RunRecord) -> tuple[Finding, ...]:
     if any(name in record.columns for name in OF_AN_AGENT):
         return ()
     found: list[Finding | None] = []
-    for name in ("eval_score", "eval_error"):
+    for name in SCORES:
         if name in record.columns:
             spans = map(record.rows_of, range(len(record.attempts)))
             found += [_of(record, name, span) for span in spans]
@@ -93,7 +99,7 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
     values = record.columns[name].values[rows]
     if len(rows) < FEWEST or not np.ptp(values):
         return None
-    y = values if name == "eval_score" else -values
+    y = -values if name == "eval_error" else values
     smooth = np.median(np.lib.stride_tricks.sliding_window_view(y, 3), axis=1)
     last = max(len(y) // LAST_SHARE, FEWEST_LAST)
     # smooth[i] is that of y[i + 1].
@@ -112,14 +118,14 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
         and lost >= BEYOND * _wandered(smooth[:k])
         and y[-last:].max() < best - lost / 3
         and _steepest(y[max(k - NEAR, 0) :]) < JUMP * lost
-        and _goes_on(record, rows, k, last)
+        and _goes_on(record, name, rows, k, last)
     ):
         return None
     was, is_now = abs(best), abs(now)
     return finding_at(
         record,
         detector="score-sinks",
-        kind="overfitting",
+        kind=SCORES[name],
         signal=name,
         severity="warning",
         row=int(rows[-last]),
@@ -128,11 +134,12 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
         value=float(values[-1]),
         expected=was,
         score=min(99.0, lost / max(sigma, 1e-12)),
-        direction="down" if name == "eval_score" else "up",
+        direction="up" if name == "eval_error" else "down",
         closed=False,
         text=(
             f"{signal_label(name)} has gone from {number(was)} at its best to {number(is_now)} in the"
-            f" last {last} of {len(y)} evaluations, while training goes on (in hindsight)"
+            f" last {last} of {len(y)} {'rows' if name in _TRAINED else 'evaluations'}, while training"
+            " goes on (in hindsight)"
         ),
     )
 
@@ -178,11 +185,11 @@ def _wandered(smooth: Floats) -> float:
     return float((np.maximum.accumulate(smooth) - smooth).max())
 
 
-def _goes_on(record: RunRecord, rows: Rows, k: int, last: int) -> bool:
+def _goes_on(record: RunRecord, score: str, rows: Rows, k: int, last: int) -> bool:
     """Whether training came further between the best evaluation and the last ones."""
     for name, way in (("loss", -1.0), ("accuracy", 1.0)):
         column = record.columns.get(name)
-        if column is None:
+        if column is None or name == score:
             continue
         logged = column.finite_rows(slice(int(rows[0]), int(rows[-1]) + 1))
         then = _between(column.values, logged, rows[max(k - NEAR, 0)], rows[k + NEAR])

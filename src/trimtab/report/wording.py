@@ -21,7 +21,7 @@ from trimtab.plan.plan import Plan, PlannedRemedy
 from trimtab.plan.remedy_table import REMEDY_BY_ID
 from trimtab.record import RunRecord, axis_word
 from trimtab.report.shared_notes import once
-from trimtab.text import number, plain, reworded, signal_label, values_text
+from trimtab.text import OTHER, number, plain, reworded, signal_label, values_text
 
 __all__ = [
     "MAIN_SIGNALS",
@@ -278,9 +278,12 @@ def info_sentence(account: RunAccount) -> str:
         steps = ", ".join(_where(i) for i in sorted(incidents, key=_place)[:3])
         more = ", …" if len(incidents) > 3 else ""
         name = plain(kind).replace("-", " ")
+        # A number that nobody knows is told by its name.
+        unknown = {i.signals[0] for i in incidents if i.signals[0].startswith(OTHER)}
+        of = f": {', '.join(sorted(map(signal_label, unknown))[:3])}" if unknown else ""
         parts.append(
             f"{len(incidents)} {name}{'' if len(incidents) == 1 or name.endswith('s') else 's'}"
-            f" ({axis_word(account.record)} {steps}{more})"
+            f"{of} ({axis_word(account.record)} {steps}{more})"
         )
     return " · ".join(parts)
 
