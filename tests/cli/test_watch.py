@@ -521,6 +521,20 @@ def test_a_folder_that_cannot_be_listed_for_a_moment_is_said_and_followed_on(
     assert [n["event"] for n in notices].count("found") == 1
 
 
+def test_a_log_that_cannot_be_read_any_more_is_not_healthy(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "train.jsonl"
+    rows = log_text().splitlines(keepends=True)
+    log.write_text("".join(rows[:400]))
+    others = "".join(str(json.loads(row)) + "\n" for row in rows[400:])
+    follow(log, Scene(appending(log, others), start=0.0))
+    last = said(capsys)[-1]
+    assert last["event"] == "stopped"
+    assert last["verdict"] == "not-judged"
+    assert "not a JSON object" in last["judged"]["why"]
+
+
 def test_half_a_number_at_the_end_is_not_believed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -300,8 +300,11 @@ def _state(
     )
     open_ = sum(ia.is_open_alarm and ia.incident.end_row is None for ia in account.incidents)
     settled = sum(bool(ia.resolved or ia.dismissed) for ia in account.incidents)
-    found = len(account.incidents)
+    found = sum(ia.severity != "info" for ia in account.incidents)
+    noted = len(account.incidents) - found
     counts = f"{found} incident{'s' * (found != 1)}, {open_ or 'none'} ongoing"
+    if noted:
+        counts += f", {noted} note{'s' * (noted != 1)}"
     if hung:
         counts = f"no rows come any more, {counts}"
     if settled:

@@ -29,6 +29,7 @@ from trimtab.incidents import JOIN_ROWS, Incident, leading_finding, topic_of
 from trimtab.kinds import severity_rank
 from trimtab.plan.planner import make_plan
 from trimtab.readers.folders import files_under
+from trimtab.readers.writers import UNREAD_NOTE
 from trimtab.record import Column, RunRecord, axis_word
 from trimtab.text import number
 
@@ -141,6 +142,8 @@ class Watcher:
         self._signature: object = None
         self._prefix: tuple[int, bytes] = (0, b"")
         self._problem = ""
+        self._as_read: RunAccount | None = None
+        """The account of what was read, while what is there now cannot be."""
         self._torn_at: float | None = None
         self._settled = True
         """Whether the last look took the log for one that stands still."""
@@ -173,6 +176,7 @@ class Watcher:
             return self._waiting(f"unseen: {signature.why}", text)
         if self._problem.startswith("unseen"):
             self._problem = ""
+            self.account, self._as_read = self._as_read or self.account, None
         self.changed = signature not in (None, self._signature)
         if signature is None:
             return self._waiting("absent", f"{self.path}: not there")
@@ -229,8 +233,14 @@ class Watcher:
         if problem == self._problem:
             return []
         self._problem = problem
-        event: NoticeEvent = "waiting" if self.account is None else "unreadable"
-        return [Notice(event=event, text=text)]
+        if self.account is None:
+            return [Notice(event="waiting", text=text)]
+        # What was read says nothing of what is there now.
+        self._as_read = self._as_read or self.account
+        record = self._as_read.record
+        notes = (f"{UNREAD_NOTE}{text}", *record.notes)
+        self.account = replace(self._as_read, record=replace(record, notes=notes))
+        return [Notice(event="unreadable", text=text)]
 
     def _is_another(self) -> bool:
         """Tell whether other contents stand at the path.
@@ -310,7 +320,7 @@ class Watcher:
         """
         stood = self.account is None  # it was there before the first look
         num_before = 0 if self.account is None else self.account.record.num_rows
-        self.account = account
+        self.account, self._as_read = account, None
         rows, incidents = account.record.num_rows, account.incidents
         held = settling_rows(rows)
         known = self._matched(incidents)
