@@ -123,3 +123,45 @@ def test_tags_of_two_event_files_that_follow_each_other_are_one_loss(tmp_path: P
     assert run.record.num_loss_rows == N
     assert run.verdict == "healthy"
     assert not any("left out" in note for note in run.notes)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda i: (
+            f"step {i} loss {loss_at(i):.3f} lr 1e-4"
+            if i < 200
+            else f"[{i}] {loss_at(i):.3f} 1.7e-4"
+        ),
+        lambda i: (
+            json.dumps({"step": i, "loss": loss_at(i)})
+            if i < 200
+            else f"Iter({i}) total={loss_at(i):.3f}"
+        ),
+        lambda i: (
+            f"| {i:6} | {loss_at(i):.4f} | 1e-4 |" if i < 200 else f"| {i:6} |   None | 1e-4 |"
+        ),
+    ],
+)
+def test_lines_that_count_on_behind_the_last_record_are_said_not_to_be_read(
+    tmp_path: Path, rows: Callable[[int], str]
+) -> None:
+    lines = [rows(i) for i in range(N)]
+    if lines[0].startswith("|"):
+        lines.insert(0, "|  step  |  loss  |  lr  |")
+    verdict, read, why = _verdict(tmp_path / "train.log", lines)
+    assert (verdict, read) == ("not-judged", 200)
+    assert "200 lines count on behind the last record" in why
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        [f"Test: [{i}/60] acc {0.5 + i / 500:.3f}" for i in range(60)],
+        [f"class_{i:02d}  0.{80 + i % 9}  0.{70 + i % 9}" for i in range(60)],
+        [f"checkpoint-{i * 40} removed, {i} left" for i in range(60)],
+    ],
+)
+def test_what_follows_a_training_is_no_unread_part(tmp_path: Path, behind: list[str]) -> None:
+    lines = [f"step {i} loss {loss_at(i):.3f} lr 1e-4" for i in range(N)]
+    assert _verdict(tmp_path / "train.log", lines + behind)[0] == "healthy"

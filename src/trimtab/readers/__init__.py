@@ -79,6 +79,7 @@ from trimtab.readers.running_means import own_values
 from trimtab.readers.sqlite_store import SqliteReader
 from trimtab.readers.supervised import by_launches, supervised_log
 from trimtab.readers.tensorboard import TensorBoardReader
+from trimtab.readers.unread_end import with_unread_end
 from trimtab.readers.wandb import WandbReader
 from trimtab.readers.writers import UNREAD_NOTE
 from trimtab.readers.yolo_results import YoloResultsReader
@@ -524,12 +525,14 @@ def _read_text(reader: Reader, path: Path) -> RunRecord:
         died = _died_before(path, "record") if error.is_something_else else None
         raise died or error from None
     if record.format in _FORMATS_OF_TEXT:
-        return replace(record, tail=read_tail(path))
+        lines = read_tail(path)
+        return with_unread_end(replace(record, tail=lines), lines)
     if isinstance(reader, (JsonlReader, CsvReader)):
         with watching(_unseen):  # a second look is no progress
             lines = read_tail(path)
         # `2>&1 | tee` puts what ended a run behind its rows.
         behind = _behind_the_rows(lines, is_json=isinstance(reader, JsonlReader))
+        record = with_unread_end(record, behind)
         return replace(record, tail=behind) if behind else record
     return record
 
