@@ -272,7 +272,11 @@ SIGNALS: tuple[Signal, ...] = (
         unit="share of the row's steps: 0 or 1 where each step is logged",
         bad="up",
         doc="Whether the optimizer step was skipped; over a log interval, the share that was.",
-        aliases=("skipped", "optim/step_skipped", "number of skipped iterations", "skipped_iters"),
+        aliases=(
+            *("skipped", "optim/step_skipped", "number of skipped iterations", "skipped_iters"),
+            *("skipped_iterations", "skipped_steps", "steps_skipped", "num_skipped"),
+            *("num_skipped_steps", "grad_overflow", "found_inf", "step_skipped"),
+        ),
     ),
     Signal(
         name="nonfinite",

@@ -20,6 +20,7 @@ from trimtab.readers.numbers import counted, shown
 from trimtab.readers.other_columns import MAX_CANDIDATES, MAX_OTHERS, is_measured, may_be_measured
 from trimtab.readers.part_losses import BROKEN_PARTS, Watched, watch_parts
 from trimtab.readers.renamed import renamed
+from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, stated_setting
 from trimtab.readers.tags import choose_tags, might_be_loss, set_of_tag, signal_of_tag, terms_of
@@ -151,7 +152,7 @@ def record_of_series(
         _fill_by_place(builder, signals, lead)
     else:
         _fill(builder, signals, lead, starts)
-    return builder.build()
+    return skipped_as_share(builder.build())
 
 
 def _join_renamed(

@@ -1,4 +1,4 @@
-"""Turn DeepSpeed's running count of skipped steps into the share per row of the vocabulary."""
+"""Turn a running count of skipped steps, as DeepSpeed's, into the share per row of the vocabulary."""
 
 from dataclasses import replace
 

@@ -70,6 +70,7 @@ from trimtab.readers.rank_times import over_ranks, slowest_note
 from trimtab.readers.rank_values import COMPARED, RANK_FACT, RankColumns, part_ranks, ranks_of_keys
 from trimtab.readers.renamed import renamed
 from trimtab.readers.runs_in_file import RUN_WORDS, RUNS_NOTE, runs_by_name
+from trimtab.readers.skip_counter import skipped_as_share
 from trimtab.readers.spread import gather, spread_groups
 from trimtab.readers.stated_settings import STAGE, STATED_SETTING, may_state_setting, settings_in
 from trimtab.readers.table_axis import (
@@ -681,7 +682,7 @@ class LogTable:
         for name, (key, column) in others_of(unknown, rows, builder.keys).items():
             kept[name], builder.keys[name] = column, key
         _extend(builder, step[rows], kept, runs)
-        return _with_slope_note(builder.build())
+        return skipped_as_share(_with_slope_note(builder.build()))
 
     def _loss_without_name(self, columns: Mapping[str, Column]) -> dict[str, list[str]]:
         """Return the column that is the loss though none is called so, and note it; empty: none is.
