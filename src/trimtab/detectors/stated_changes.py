@@ -7,6 +7,7 @@ where a stage changes, or a line announces another objective or other data, whic
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,6 +36,9 @@ OF_DATA = (STATED_SETTING, STAGE)
 SAME, LEAST_STEP, EARLY = 1.05, 0.5, 0.25
 """Times a step of the rate, that the next one of a warm-up by epochs is at most and at least, and
 the share of the rows in which a run warms up. Ours."""
+LATE_ROWS, AS_SLOW = 64, 0.35
+"""Rows by which a new level of the pace may be dated late, and the share of its step by which the rows
+between two stated changes may move. Ours."""
 NEAR_ROWS, MOST_ROWS = 4, 32
 """Rows between a change and what it does, and what its place may be off where that is a level. Ours."""
 
@@ -74,9 +78,33 @@ def as_stated(record: RunRecord, f: Finding) -> Finding:
     if f.kind == "too-good" and not announced:
         return f
     over = MOST_ROWS if f.detector == "too-low" else 0
-    if not states_a_change(record, f.onset_row, NEAR_ROWS + f.grain_rows + over, of=of):
+    stated = states_a_change(record, f.onset_row, NEAR_ROWS + f.grain_rows + over, of=of)
+    if not stated and (f.kind != "slowdown" or not _is_as_slow_since(record, f)):
         return f
     return replace(f, severity="info", text=f"{f.text}; it sets in where the log states a change")
+
+
+def _is_as_slow_since(record: RunRecord, f: Finding) -> bool:
+    """Whether a pace moves at stated changes alone, by the rows before it was dated and told."""
+    span, pace = record.rows_of(int(record.attempt[f.onset_row])), record.columns.get(f.signal)
+    first, stop = max(span.start, f.onset_row - LATE_ROWS), min(span.stop, f.row + 1)
+    edges = {first, stop}
+    for name in OF_PACE:
+        column = record.columns.get(name)
+        rows = column.finite_rows(slice(first, stop)) if column is not None else np.zeros(0, int)
+        if column is not None and len(rows) > 1:
+            edges |= set(rows[1:][np.diff(column.values[rows]) != 0].tolist())
+    if pace is None or len(edges) < 3:
+        return False
+    for a, b in pairwise(sorted(edges)):
+        here = pace.values[pace.finite_rows(slice(a, b))]
+        halves = np.array_split(here, 2)
+        if len(here) < NEAR_ROWS:
+            continue
+        moved = abs(float(np.median(halves[1]) - np.median(halves[0])))
+        if moved > AS_SLOW * abs(f.value - f.expected):
+            return False
+    return True
 
 
 def _ends_augmented(record: RunRecord, f: Finding) -> bool:
