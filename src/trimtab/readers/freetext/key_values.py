@@ -58,7 +58,7 @@ CLOCK = (
     r"|20\d{6}[T-]\d{6}Z?(?![\w.])"
 )
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
-_COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?![\d,.])|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?!\d|[,.]\d)|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _SPECIAL = r"(?:nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)(?![\w])"
 NUMBER = rf"[-+]?(?:{_PLAIN}|{_SPECIAL})"
 """A number with a point; behind it anything may follow."""
