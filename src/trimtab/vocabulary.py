@@ -12,7 +12,13 @@ from functools import lru_cache
 from typing import Literal
 
 from trimtab.domain_words import DOMAIN_WORDS
-from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS, join_held_out, said_by_words
+from trimtab.said_by_words import (
+    HELD_OUT_SETS,
+    TRAINING_SETS,
+    join_held_out,
+    name_norms,
+    said_by_words,
+)
 
 __all__ = [
     "SIGNALS",
@@ -686,8 +692,9 @@ SIGNAL_BY_NAME: Mapping[str, Signal] = {s.name: s for s in SIGNALS}
 def normalise(key: str) -> str:
     """Return a key in the form in which keys are compared: lower case, one blank for `_ - `.
 
-    Held-out is one word of it, however it is written.
+    Held-out is one word of it, however it is written, and `|g|` is a norm of the gradient.
     """
+    key = name_norms(key)
     return join_held_out(re.sub(r"[\s_\-]+", " ", key.strip().strip("\"'")).strip())
 
 

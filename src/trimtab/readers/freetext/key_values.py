@@ -72,6 +72,11 @@ DECIMAL_COMMA_TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_COMMA, speci
 _CLOCK_TOKEN = re.compile(rf"(?:{CLOCK})\Z")
 
 _OPENERS = " \t[(\"'{$~"
+_SET_ASIDE = re.compile(
+    r"([A-Za-z]\w*) ?\(((?:h[eo]ld[-_ ]?out|valid(?:ation)?|val|test|eval|dev)(?: set| data)?)\)\Z",
+    re.IGNORECASE,
+)
+"""`nll (held-out)`: the data behind what is measured on them."""
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
 _PER_SECOND = re.compile(r"/s(?:ec)?(?!\w)")
@@ -110,6 +115,15 @@ _AT_STEP = re.compile(
 """`Training loss at step 100: 2.5`: the name of the value is in front of the step."""
 _AND_STEP = re.compile(r"\W{0,3}(?:and )?(?:step|iter|iteration|batch|update)\W{0,3}")
 """`Loss at epoch 2 and iteration 100 is 2.5`: a second count behind the first."""
+_AFTER_COUNT = re.compile(
+    r"(.*?[A-Za-z)])(?:\s+[(\[]?(?:at|after|@)|@|\s+[(\[](?:step|iter|iteration|update|epoch))\s*[(\[]?",
+    re.DOTALL,
+)
+_COUNT_ENDS = re.compile(
+    r"\s?(?P<unit>(?:global )?(?:steps?|iters?|iterations?|updates?|batches|epochs?)?)"
+    r"[)\]]?\s*(?:[:=]|->|is|was)\s*"
+)
+"""`held-out nll after 100: 2.68`, `val loss @ 3 epochs = 2.5`: a bare count in front of the value."""
 _ITERATION = re.compile(r"\bat iteration\W*\Z", re.IGNORECASE)
 _SIGNS_OF_VALUE = (":", "=", "is", "was")
 _UNIT_BEHIND = re.compile(
@@ -127,6 +141,7 @@ _MEMORY_IN_USE = re.compile(r"(?:[a-z]+ ){0,2}(?:mem|memory|ram|rss|vram)\s?[MG]
 _MIN_PARTS = 2
 _OF_A_SET = {"loss": "val_loss", "perplexity": "val_perplexity"}
 """What is measured on either data, and its name on held-out data."""
+_COUNTED_BEHIND = (*_OF_A_SET, *_OF_A_SET.values())
 _SHARES = ("accuracy", "token_accuracy")
 _GAN_PAIR = frozenset({"g", "d"})
 _SPEEDS = ("speed", "train speed", "training speed")
@@ -260,6 +275,9 @@ class _LineParse:
                 continue
             if self._is_total(left, i):
                 self._add(Field("total", f"of {self.result[-1].key}", "total", i))
+                continue
+            if (count := self._count_in_front(left, i)) is not None:
+                self._add(count)
                 continue
             if self._is_of_name(left, i):
                 continue
@@ -466,6 +484,23 @@ class _LineParse:
         """Return the name of a value in front of the count, or the two counts, before it."""
         first = i - 2 if i > 1 and _AND_STEP.fullmatch(self.literals[i - 1]) else i - 1
         return _AT_STEP.fullmatch(self.literals[first][-_MAX_NAME_LENGTH:])
+
+    def _count_in_front(self, left: str, i: int) -> Field | None:
+        """Return the count of `held-out nll after 100: 2.68`, whose value takes the name before it."""
+        if i + 1 >= len(self.numbers) or not self.numbers[i].isdecimal():
+            return None
+        ends = _COUNT_ENDS.fullmatch(self.literals[i + 1])
+        named = _AFTER_COUNT.fullmatch(left[-_MAX_NAME_LENGTH:]) if ends is not None else None
+        if ends is None or named is None:
+            return None
+        name = _last_segment(named[1])
+        found, _ = self._meaning(name, i + 1)
+        # `recall at 5: 0.3` is one of other numbers.
+        if found is None or found.name not in _COUNTED_BEHIND:
+            return None
+        self.carried = i + 1, name
+        of_epochs = "epoch" in ends["unit"] or left.endswith("epoch")
+        return Field(*(("epoch",) * 3 if of_epochs else ("step",) * 3), i, 1.0, 2)
 
     def _is_of_name(self, left: str, i: int) -> bool:
         """Whether a number says over how many a value is: `reward (100 ep): 5`, `over last 10: 5`."""
@@ -715,6 +750,7 @@ def _last_segment(text: str) -> str:
     """Return the words of a key: what follows the last delimiter, brackets in the key kept."""
     text = text.rstrip(" \t\"'`*>")
     suffix = ""
+    text = _SET_ASIDE.sub(r"\2 \1", text)
     unit = _UNIT_BEHIND.search(text[-_MAX_KEY_LENGTH:])
     if unit is not None:
         text, suffix = text[: -len(unit[0])], unit[0]

@@ -179,6 +179,8 @@ class TextReader:
             key for key in shapes.broken if any(f"{shown(key)} is NaN" in n for n in record.notes)
         ]
         notes += shapes.broken_notes([*record.keys.values(), *told])
+        if not record.columns.keys() & {"val_loss", "val_perplexity"}:
+            notes += shapes.unread_validation.notes()
         notes += shapes.chatter.notes(record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 
