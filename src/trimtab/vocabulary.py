@@ -132,6 +132,14 @@ _STEP_TIMES = (
     "sec/step",
     "batch (s)",
     "batch (ms)",
+    "batch_time",
+    "iter_s",
+    "iter_ms",
+    *(
+        f"{time}_per_{of}"
+        for time in ("time", "sec", "seconds", "s")
+        for of in ("step", "iter", "iteration", "it", "batch", "update")
+    ),
     # Over ranks or over steps; what the slowest takes is what all of them take.
     *(f"{time}_{of}" for of in ("mean", "avg") for time in ("step_time", "iter_time")),
     *(f"{of}_{time}" for of in ("mean", "avg") for time in ("step_time", "iter_time")),
@@ -209,6 +217,7 @@ SIGNALS: tuple[Signal, ...] = (
             "grad_scale",
             "train/loss_scale",
             "scale",
+            *(f"{of}{by}scale" for of in ("amp", "fp16", "scaler", "grad_scaler") for by in "_/"),
         ),
     ),
     Signal(

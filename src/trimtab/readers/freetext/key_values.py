@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from trimtab.readers.by_values import may_be_timed
 from trimtab.readers.freetext.keys import (
     ETA,
     UNIT_FACTORS,
@@ -139,6 +140,12 @@ _FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|i
 """A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
 _MEMORY_IN_USE = re.compile(r"(?:[a-z]+ ){0,2}(?:mem|memory|ram|rss|vram)\s?[MG]i?B\b")
 _MIN_PARTS = 2
+_MIN_DIGITS, _SUM_DOUBT = 2, 9
+"""Digits behind the point from which a sum is no chance; doubt of a loss that is only a sum."""
+_OF_A_TIME = re.compile(
+    r"time|sec|forward|backward|fwd|bwd|comm|load|wait|compute|memory|\bmem|gpu|cpu|cost|price|usd|score|reward"
+)
+"""Words of parts that add up, too, and are none of a loss."""
 _OF_A_SET = {"loss": "val_loss", "perplexity": "val_perplexity"}
 """What is measured on either data, and its name on held-out data."""
 _COUNTED_BEHIND = (*_OF_A_SET, *_OF_A_SET.values())
@@ -440,17 +447,49 @@ class _LineParse:
     def _take_others(self) -> None:
         """Read keys beside a loss that nobody knows as numbers of their own."""
         if any(f.kind == "signal" and f.name == "loss" for f in self.result):
-            for key in [k for k in self.unread if may_be_measured(k)][:MAX_CANDIDATES]:
-                self._add(Field("signal", key, OTHER + key, self.unread.pop(key), 1.0, 9))
+            for key in [k for k in self.unread if may_be_measured(k) or may_be_timed(k)][
+                :MAX_CANDIDATES
+            ]:
+                i = self.unread.pop(key)
+                factor = self._seconds_in(key, i) if may_be_timed(key) else 1.0
+                self._add(Field("signal", key, OTHER + key, i, factor, 9))
+
+    def _seconds_in(self, key: str, i: int) -> float:
+        """Return how many seconds the unit of a time is."""
+        unit = _UNIT.match(self.literals[i + 1].lstrip(" "))
+        return _factor(Meaning("signal", TIMES[0]), key, unit[1] if unit is not None else "")
 
     def _take_total(self) -> None:
-        """Read `total` beside at least two parts of a loss as the loss, where no other is named."""
+        """Read `total` beside at least two parts of a loss as the loss, where no other is named.
+
+        What is called by other names is a part where all add up to it, and are no times.
+        """
         whole = next((k for k in self.unread if is_whole(k)), None)
         if whole is None or any(f.name == "loss" for f in self.result):
             return
-        if sum(map(is_part, self.unread)) >= _MIN_PARTS:
+        known = [f.key for f in self.result if f.kind == "signal" and is_part(f.key)]
+        named = sum(map(is_part, self.unread)) + len(known) >= _MIN_PARTS
+        if named or self._adds_up(whole):
             name = "val_loss" if self._in_held_out(self.unread[whole]) else "loss"
-            self._add(Field("signal", whole, name, self.unread.pop(whole), 1.0, 3))
+            doubt = 3 if named else _SUM_DOUBT
+            self._add(Field("signal", whole, name, self.unread.pop(whole), 1.0, doubt))
+
+    def _adds_up(self, whole: str) -> bool:
+        """Whether the fractions beside a total that nobody knows add up to it, to the last digit."""
+        places = {k: i for k, i in self.unread.items() if "." in self.numbers[i]}
+        if whole not in places or any(_OF_A_TIME.search(k) for k in places):
+            return False
+        if any(_MEASURE.match(self.literals[i + 1]) for i in places.values()):
+            return False
+        values = {k: to_number(self.numbers[i]) for k, i in places.items()}
+        digits = min(len(self.numbers[i].partition(".")[2]) for i in places.values())
+        total = values.pop(whole)
+        off = abs(total - sum(values.values()))
+        return (
+            len(values) >= _MIN_PARTS
+            and digits >= _MIN_DIGITS
+            and off < len(places) * 10.0**-digits
+        )
 
     def _key(self, left: str, i: int) -> tuple[str, bool]:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""

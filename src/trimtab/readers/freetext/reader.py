@@ -45,7 +45,7 @@ _ANY_LOSS = (
     rb"|perplexity|\bppl|rmse|\bmsle|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr_?[dg]\b|\bscore at iteration\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?"
     rb"(?:\d|nan|inf)|\b(?:train|trn|tr|learn)["
     rb" :=\t]{1,9}\d*\.\d"
-    rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon|error|acc(?:uracy)?)[ :=\t]{1,9}"
+    rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon|total|error|acc(?:uracy)?)[ :=\t]{1,9}"
     rb"(?:-?\d*\.\d|nan|inf)"
     rb"|\b(?:training|valid\w{0,20})'s \w{1,30}: ?-?\d"
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
