@@ -132,3 +132,16 @@ def test_a_total_of_times_or_counts_is_no_loss(tmp_path: Path, form: str) -> Non
     )
     with pytest.raises(ReadError):
         read_run(log)
+
+
+def test_a_total_of_held_out_data_beside_it_is_the_validation(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(
+        "\n".join(
+            f"epoch {i} Total {4 / i:.4f} Recon {3 / i:.4f} KL {1 / i:.4f} Val-Total {5 / i:.4f}"
+            for i in range(1, 60)
+        )
+    )
+    record = read_run(log)
+    assert (record.keys["loss"], record.keys["val_loss"]) == ("total", "val total")
+    assert record.columns["val_loss"].logged()[0] == 5.0

@@ -33,7 +33,7 @@ from trimtab.readers.held_out_sets import name_of_set
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.other_columns import MAX_CANDIDATES, TIME_BESIDE, may_be_measured
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
-from trimtab.said_by_words import LOSS_FUNCTIONS, is_length
+from trimtab.said_by_words import HELD_OUT_SETS, LOSS_FUNCTIONS, is_length
 from trimtab.text import OTHER
 from trimtab.vocabulary import TIMES, canonical, may_count, normalise, unit_scale
 
@@ -473,6 +473,9 @@ class _LineParse:
             name = "val_loss" if self._in_held_out(self.unread[whole]) else "loss"
             doubt = 3 if named else _SUM_DOUBT
             self._add(Field("signal", whole, name, self.unread.pop(whole), 1.0, doubt))
+            # `Val total` beside it, unless the whole line is of held-out data.
+            for key in [k for k in self.unread if name == "loss" and _is_total_of_set(k)][:1]:
+                self._add(Field("signal", key, "val_loss", self.unread.pop(key), 1.0, doubt))
 
     def _adds_up(self, whole: str) -> bool:
         """Whether the fractions beside a total that nobody knows add up to it, to the last digit."""
@@ -765,6 +768,11 @@ class _LineParse:
         if i == 0 and not left.strip() and re.match(r":\s", following + " "):
             key = "label in front of the line"
         return Field("lead", key, "lead", i, 1.0, 4)
+
+
+def _is_total_of_set(key: str) -> bool:
+    held_out, _, what = normalise(key).replace("/", " ").partition(" ")
+    return held_out in HELD_OUT_SETS and is_whole(what)
 
 
 def _key_of(left: str, *, first: bool) -> tuple[str, bool]:

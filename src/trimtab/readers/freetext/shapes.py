@@ -242,7 +242,7 @@ class Shapes:
                 )
                 if not names_signal and may_be_validation(skeleton, parts[1::2]):
                     self.unread_validation.begin(skeleton, line, number)
-            if skeleton in self.unread_validation:
+            if self.unread_validation and skeleton in self.unread_validation:
                 self.unread_validation.see(skeleton)
             if self._restarting and skeleton in self._restarting:
                 self._see_restart(line, number)
@@ -254,8 +254,7 @@ class Shapes:
                 _put(plan, [parts[p] for p, _ in plan.places if p >= 0], number, self._number)
                 plan.num_slow += 1
                 # Again at each multiple: two wordings may take turns.
-                slow = self._token is not TOKEN or skeleton in self.unread_validation
-                if plan.num_slow % _FAST_AFTER == 0 and not slow:
+                if plan.num_slow % _FAST_AFTER == 0 and self._may_go_fast(skeleton):
                     if plan.num_slow == _FAST_AFTER:
                         plan.compile(skeleton, parts[1::2])
                     fast = plan if self._below is None else None
@@ -263,6 +262,9 @@ class Shapes:
                 self.chatter.see(line, wording="#".join(skeleton))
         self.num_lines = number
         self._count_unread()
+
+    def _may_go_fast(self, skeleton: tuple[str, ...]) -> bool:
+        return self._token is TOKEN and skeleton not in self.unread_validation
 
     def _see_restart(self, line: str, number: int) -> None:
         said = states_restart(line, number) if len(self.restarts) < _MAX_ANNOUNCED else None

@@ -13,6 +13,7 @@ _LOSS = re.compile(
     re.IGNORECASE,
 )
 _FRACTION = re.compile(r"[-+]?\d*\.\d.*|[-+]?(?:nan|inf)", re.IGNORECASE)
+_MOST = 1_000
 _LONGEST, _FEWEST = 300, 3
 """Characters of a line; lines of one wording below which they are prose. Ours."""
 
@@ -35,12 +36,16 @@ class UnreadValidation:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, ...], tuple[int, int, str]] = {}
 
+    def __bool__(self) -> bool:
+        return bool(self._seen)
+
     def __contains__(self, wording: tuple[str, ...]) -> bool:
         return wording in self._seen
 
     def begin(self, wording: tuple[str, ...], line: str, number: int) -> None:
-        """Take note of a wording."""
-        self._seen[wording] = 0, number, line.strip()
+        """Take note of a wording, of at most 1,000."""
+        if len(self._seen) < _MOST:
+            self._seen.setdefault(wording, (0, number, line.strip()))
 
     def see(self, wording: tuple[str, ...]) -> None:
         """Count a line of a wording."""
