@@ -15,6 +15,7 @@ __all__ = [
     "is_mean_score",
     "is_setting",
     "join_held_out",
+    "name_norms",
     "said_by_words",
 ]
 
@@ -88,6 +89,27 @@ _OF_NO_OUTPUT = _set(
     "highest final"
 )
 """Words that the name of a model's output does not have, and another quantity does."""
+
+
+_IN_BARS = re.compile(
+    r"(?<![\w|\u2016\u2225])(?:\|\|?|[\u2016\u2225])"
+    r"(?:(?P<grad>g|grads?|gradients?|\u2207\w?)|w|weights?|params?|\u03b8|theta)"
+    r"(?:\|\|?|[\u2016\u2225])(?:_?[2\u2082])?(?![\w|])",
+    re.IGNORECASE,
+)
+"""`|g|`, `||grad||_2`, `\u2016w\u2016`: the norm of what stands between the bars."""
+
+
+def name_norms(text: str) -> str:
+    """Return a text in which what stands between the bars of a norm is called one.
+
+    Example:
+        >>> name_norms("nll 2.5 |g| 1.3"), name_norms("||w||_2"), name_norms("| g | 0.5")
+        ('nll 2.5 grad norm 1.3', 'weight norm', '| g | 0.5')
+    """
+    if "|" not in text and "\u2016" not in text and "\u2225" not in text:
+        return text
+    return _IN_BARS.sub(lambda m: "grad norm" if m["grad"] else "weight norm", text)
 
 
 def join_held_out(text: str) -> str:

@@ -12,7 +12,13 @@ from functools import lru_cache
 from typing import Literal
 
 from trimtab.domain_words import DOMAIN_WORDS
-from trimtab.said_by_words import HELD_OUT_SETS, TRAINING_SETS, join_held_out, said_by_words
+from trimtab.said_by_words import (
+    HELD_OUT_SETS,
+    TRAINING_SETS,
+    join_held_out,
+    name_norms,
+    said_by_words,
+)
 
 __all__ = [
     "SIGNALS",
@@ -126,6 +132,14 @@ _STEP_TIMES = (
     "sec/step",
     "batch (s)",
     "batch (ms)",
+    "batch_time",
+    "iter_s",
+    "iter_ms",
+    *(
+        f"{time}_per_{of}"
+        for time in ("time", "sec", "seconds", "s")
+        for of in ("step", "iter", "iteration", "it", "batch", "update")
+    ),
     # Over ranks or over steps; what the slowest takes is what all of them take.
     *(f"{time}_{of}" for of in ("mean", "avg") for time in ("step_time", "iter_time")),
     *(f"{of}_{time}" for of in ("mean", "avg") for time in ("step_time", "iter_time")),
@@ -203,6 +217,7 @@ SIGNALS: tuple[Signal, ...] = (
             "grad_scale",
             "train/loss_scale",
             "scale",
+            *(f"{of}{by}scale" for of in ("amp", "fp16", "scaler", "grad_scaler") for by in "_/"),
         ),
     ),
     Signal(
@@ -690,8 +705,9 @@ SIGNAL_BY_NAME: Mapping[str, Signal] = {s.name: s for s in SIGNALS}
 def normalise(key: str) -> str:
     """Return a key in the form in which keys are compared: lower case, one blank for `_ - `.
 
-    Held-out is one word of it, however it is written.
+    Held-out is one word of it, however it is written, and `|g|` is a norm of the gradient.
     """
+    key = name_norms(key)
     return join_held_out(re.sub(r"[\s_\-]+", " ", key.strip().strip("\"'")).strip())
 
 

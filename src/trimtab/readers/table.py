@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
 from trimtab.limits import MAX_CELL_CHARS, MAX_CELLS, MAX_COLUMNS
+from trimtab.readers.by_values import may_be_timed, named_by_values, note_by_values
 from trimtab.readers.clock_columns import (
     is_clock_key,
     since_start,
@@ -149,6 +150,7 @@ _OF_NO_AXIS = frozenset(
     {
         "nothing",
         "maybe-clock",
+        "maybe-time",
         "layer",
         "signal",
         "domain",
@@ -169,6 +171,7 @@ _OF_NO_USE_ALONE = frozenset(
     {
         "nothing",
         "maybe-clock",
+        "maybe-time",
         "layer",
         "split",
         "run",
@@ -187,6 +190,7 @@ _OF_NO_USE_ALONE = frozenset(
 )
 _ULTRALYTICS = frozenset({"time", "train/box_loss", "lr/pg0"})
 """Columns of a table whose `time` is in seconds since the run began."""
+_BY_VALUES = ("other", "maybe-clock", "maybe-time")
 _RANK_KEYS = ("rank", "global rank", "local rank", "process index")
 _NOT_A_TRAIN_LOSS = ("val", "eval", "test", "scale", "best", "min", "aux", "valid")
 _MAX_BAD_SHARE = 0.01
@@ -223,7 +227,7 @@ class _Cells:
     (the loss of one of several), layer (the gradient norm of one of several), step, inner (step of an epoch), epoch, count (which may be a step),
     rank, over-ranks (of their times), split, run (one of several in the file), maybe-loss, maybe-gan (beside the other of the pair),
     maybe-held-out, maybe-monitor (beside the others of an episode), maybe-score
-    (beside an episode), maybe-rate, maybe-clock, maybe-total and maybe-setting (by their values) or nothing."""
+    (beside an episode), maybe-rate, maybe-clock, maybe-time, maybe-total and maybe-setting (by their values) or nothing."""
     rows: "array[int]" = field(default_factory=lambda: array("q"))
     values: "array[float]" = field(default_factory=lambda: array("d"))
     stretches: list[tuple[int, NDArray[np.float64]]] = field(default_factory=list)
@@ -362,7 +366,9 @@ def _role(key: str) -> str:
         return "maybe-setting"
     if is_called_total(key):
         return "maybe-total"
-    return "other" if may_be_measured(key) else "nothing"
+    if may_be_measured(key):
+        return "other"
+    return "maybe-time" if may_be_timed(key) else "nothing"
 
 
 def _is_monitor(columns: Mapping[str, Column]) -> bool:
@@ -718,6 +724,7 @@ class LogTable:
             found |= self._loss_without_name(columns)
         if "step_time_s" not in found:
             found |= self._time_beside(columns)
+        found |= self._by_values(found, columns)
         if "lr" not in found:
             rates = [
                 k
@@ -795,6 +802,21 @@ class LogTable:
             return {}
         timed = [by_word[k] for k, is_step in TIME_BESIDE.items() if is_step]
         return {"step_time_s": timed} if set(timed) <= columns.keys() else {}
+
+    def _by_values(
+        self, found: Mapping[str, Sequence[str]], columns: dict[str, Column]
+    ) -> dict[str, list[str]]:
+        """Return the keys that are signals by what their values do, on the rows of the loss."""
+        if "loss" not in found:
+            return {}
+        loss = max((columns[k] for k in found["loss"]), key=_fullness)
+        free = {k: c for k, c in columns.items() if self._cells[k].role in _BY_VALUES}
+        named = named_by_values(free, loss, found)
+        for name, key in named.items():
+            column = columns[key]
+            columns[key] = Column(column.values, column.present & loss.present)
+            self.notes.append(note_by_values(name, key))
+        return {name: [key] for name, key in named.items()}
 
     def _tell_slowest(self, columns: Mapping[str, Column]) -> None:
         """Name the rank that others wait for, where a column says who took longest."""
@@ -945,10 +967,14 @@ class LogTable:
         columns = list(columns)
         others = [k for k in columns if self._cells[k].role == "other"]
         named = [k for k in columns if self._stands_in(k)] or [k for k in others if of_training(k)]
+        # `recon` is a signal of its own, and a part beside a total.
+        known = [
+            k for k in columns if self._cells[k].role == "domain" and is_part(k) and k not in named
+        ]
         if named:
-            return named
+            return named + known
         tested = {trained_beside(k) for k in columns} - {""}
-        plain = [k for k in others if not trained_beside(k)]
+        plain = [k for k in (*others, *known) if not trained_beside(k)]
         learned = [k for k in plain if is_part(k) or _as_path(k) in tested]
         return plain if len(learned) >= _LEAST_LEARNED else []
 

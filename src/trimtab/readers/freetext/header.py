@@ -9,13 +9,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from trimtab.readers.by_values import may_be_timed
 from trimtab.readers.freetext.key_values import Field, to_number
 from trimtab.readers.freetext.keys import Meaning, meaning
 from trimtab.readers.layer_norms import layers_of
 from trimtab.readers.numbers import MISSING
 from trimtab.readers.other_columns import MAX_CANDIDATES, may_be_measured
 from trimtab.text import OTHER
-from trimtab.vocabulary import normalise
+from trimtab.vocabulary import normalise, unit_scale
 
 __all__ = ["Header", "read_header"]
 
@@ -137,13 +138,19 @@ def _fields(cells: list[str], extra: Mapping[str, Meaning | None]) -> tuple[Fiel
     layers = layers_of(free)
     kept = [f for f in fields if f.key not in layers.values()]
     taken = {*layers.values(), *(f.key for f in fields)}
-    unknown = [k for k in free if k not in taken and may_be_measured(k)][:MAX_CANDIDATES]
+    unknown = [k for k in free if k not in taken and (may_be_measured(k) or may_be_timed(k))][
+        :MAX_CANDIDATES
+    ]
     return (
         *kept,
         *(Field("signal", key, name, free[key], 1.0, 2) for name, key in layers.items()),
         # Names that nobody knows: numbers of their own, or the validation of a loss of the same name.
-        *(Field("signal", key, OTHER + key, free[key], 1.0, 9) for key in unknown),
+        *(Field("signal", key, OTHER + key, free[key], _seconds_in(key), 9) for key in unknown),
     )
+
+
+def _seconds_in(key: str) -> float:
+    return unit_scale(key) if may_be_timed(key) else 1.0
 
 
 def _cells(line: str, delimiter: str) -> list[str]:

@@ -12,6 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from trimtab.readers.by_values import may_be_timed
 from trimtab.readers.freetext.keys import (
     ETA,
     UNIT_FACTORS,
@@ -32,7 +33,7 @@ from trimtab.readers.held_out_sets import name_of_set
 from trimtab.readers.layer_norms import layer_of_tag, layers_of
 from trimtab.readers.other_columns import MAX_CANDIDATES, TIME_BESIDE, may_be_measured
 from trimtab.readers.stated_settings import STATED_SETTING, may_state_setting
-from trimtab.said_by_words import LOSS_FUNCTIONS, is_length
+from trimtab.said_by_words import HELD_OUT_SETS, LOSS_FUNCTIONS, is_length
 from trimtab.text import OTHER
 from trimtab.vocabulary import TIMES, canonical, may_count, normalise, unit_scale
 
@@ -58,7 +59,7 @@ CLOCK = (
     r"|20\d{6}[T-]\d{6}Z?(?![\w.])"
 )
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d|,\d)|\d+)(?:\.\d*)?(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?"
-_COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?![\d,.])|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_COMMA = r"\d+,\d+(?:[eE][-+]?\d+)?(?!\d|[,.]\d)|\d+(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _SPECIAL = r"(?:nan|NaN|NAN|inf|Inf|INF|[Ii]nfinity)(?![\w])"
 NUMBER = rf"[-+]?(?:{_PLAIN}|{_SPECIAL})"
 """A number with a point; behind it anything may follow."""
@@ -72,6 +73,11 @@ DECIMAL_COMMA_TOKEN = re.compile(_TOKEN.format(clock=CLOCK, number=_COMMA, speci
 _CLOCK_TOKEN = re.compile(rf"(?:{CLOCK})\Z")
 
 _OPENERS = " \t[(\"'{$~"
+_SET_ASIDE = re.compile(
+    r"([A-Za-z]\w*) ?\(((?:h[eo]ld[-_ ]?out|valid(?:ation)?|val|test|eval|dev)(?: set| data)?)\)\Z",
+    re.IGNORECASE,
+)
+"""`nll (held-out)`: the data behind what is measured on them."""
 _DELIMITER = re.compile(r"[|,;{}\t\[\]<>!\"'`]|\s{2,}|\s[-\u2013\u2014]+\s|[:=]|\.\s|\)\s*(?=\S)")
 _UNIT = re.compile(r"(%|[A-Za-z]+(?:/[A-Za-z]+)?)(?=$|[^\w])")
 _PER_SECOND = re.compile(r"/s(?:ec)?(?!\w)")
@@ -110,6 +116,15 @@ _AT_STEP = re.compile(
 """`Training loss at step 100: 2.5`: the name of the value is in front of the step."""
 _AND_STEP = re.compile(r"\W{0,3}(?:and )?(?:step|iter|iteration|batch|update)\W{0,3}")
 """`Loss at epoch 2 and iteration 100 is 2.5`: a second count behind the first."""
+_AFTER_COUNT = re.compile(
+    r"(.*?[A-Za-z)])(?:\s+[(\[]?(?:at|after|@)|@|\s+[(\[](?:step|iter|iteration|update|epoch))\s*[(\[]?",
+    re.DOTALL,
+)
+_COUNT_ENDS = re.compile(
+    r"\s?(?P<unit>(?:global )?(?:steps?|iters?|iterations?|updates?|batches|epochs?)?)"
+    r"[)\]]?\s*(?:[:=]|->|is|was)\s*"
+)
+"""`held-out nll after 100: 2.68`, `val loss @ 3 epochs = 2.5`: a bare count in front of the value."""
 _ITERATION = re.compile(r"\bat iteration\W*\Z", re.IGNORECASE)
 _SIGNS_OF_VALUE = (":", "=", "is", "was")
 _UNIT_BEHIND = re.compile(
@@ -125,8 +140,15 @@ _FRACTION_OF_WORD = re.compile(r"[a-z][\w/.\-]{1,30} [-+]?(?:\d*\.\d.*|nan|inf|i
 """A number that only a blank parts from its name, such as `box 1.4`: no `rank 3`, no prose."""
 _MEMORY_IN_USE = re.compile(r"(?:[a-z]+ ){0,2}(?:mem|memory|ram|rss|vram)\s?[MG]i?B\b")
 _MIN_PARTS = 2
+_MIN_DIGITS, _SUM_DOUBT = 2, 9
+"""Digits behind the point from which a sum is no chance; doubt of a loss that is only a sum."""
+_OF_A_TIME = re.compile(
+    r"time|sec|forward|backward|fwd|bwd|comm|load|wait|compute|memory|\bmem|gpu|cpu|cost|price|usd|score|reward"
+)
+"""Words of parts that add up, too, and are none of a loss."""
 _OF_A_SET = {"loss": "val_loss", "perplexity": "val_perplexity"}
 """What is measured on either data, and its name on held-out data."""
+_COUNTED_BEHIND = (*_OF_A_SET, *_OF_A_SET.values())
 _SHARES = ("accuracy", "token_accuracy")
 _GAN_PAIR = frozenset({"g", "d"})
 _SPEEDS = ("speed", "train speed", "training speed")
@@ -260,6 +282,9 @@ class _LineParse:
                 continue
             if self._is_total(left, i):
                 self._add(Field("total", f"of {self.result[-1].key}", "total", i))
+                continue
+            if (count := self._count_in_front(left, i)) is not None:
+                self._add(count)
                 continue
             if self._is_of_name(left, i):
                 continue
@@ -422,17 +447,52 @@ class _LineParse:
     def _take_others(self) -> None:
         """Read keys beside a loss that nobody knows as numbers of their own."""
         if any(f.kind == "signal" and f.name == "loss" for f in self.result):
-            for key in [k for k in self.unread if may_be_measured(k)][:MAX_CANDIDATES]:
-                self._add(Field("signal", key, OTHER + key, self.unread.pop(key), 1.0, 9))
+            for key in [k for k in self.unread if may_be_measured(k) or may_be_timed(k)][
+                :MAX_CANDIDATES
+            ]:
+                i = self.unread.pop(key)
+                factor = self._seconds_in(key, i) if may_be_timed(key) else 1.0
+                self._add(Field("signal", key, OTHER + key, i, factor, 9))
+
+    def _seconds_in(self, key: str, i: int) -> float:
+        """Return how many seconds the unit of a time is."""
+        unit = _UNIT.match(self.literals[i + 1].lstrip(" "))
+        return _factor(Meaning("signal", TIMES[0]), key, unit[1] if unit is not None else "")
 
     def _take_total(self) -> None:
-        """Read `total` beside at least two parts of a loss as the loss, where no other is named."""
+        """Read `total` beside at least two parts of a loss as the loss, where no other is named.
+
+        What is called by other names is a part where all add up to it, and are no times.
+        """
         whole = next((k for k in self.unread if is_whole(k)), None)
         if whole is None or any(f.name == "loss" for f in self.result):
             return
-        if sum(map(is_part, self.unread)) >= _MIN_PARTS:
+        known = [f.key for f in self.result if f.kind == "signal" and is_part(f.key)]
+        named = sum(map(is_part, self.unread)) + len(known) >= _MIN_PARTS
+        if named or self._adds_up(whole):
             name = "val_loss" if self._in_held_out(self.unread[whole]) else "loss"
-            self._add(Field("signal", whole, name, self.unread.pop(whole), 1.0, 3))
+            doubt = 3 if named else _SUM_DOUBT
+            self._add(Field("signal", whole, name, self.unread.pop(whole), 1.0, doubt))
+            # `Val total` beside it, unless the whole line is of held-out data.
+            for key in [k for k in self.unread if name == "loss" and _is_total_of_set(k)][:1]:
+                self._add(Field("signal", key, "val_loss", self.unread.pop(key), 1.0, doubt))
+
+    def _adds_up(self, whole: str) -> bool:
+        """Whether the fractions beside a total that nobody knows add up to it, to the last digit."""
+        places = {k: i for k, i in self.unread.items() if "." in self.numbers[i]}
+        if whole not in places or any(_OF_A_TIME.search(k) for k in places):
+            return False
+        if any(_MEASURE.match(self.literals[i + 1]) for i in places.values()):
+            return False
+        values = {k: to_number(self.numbers[i]) for k, i in places.items()}
+        digits = min(len(self.numbers[i].partition(".")[2]) for i in places.values())
+        total = values.pop(whole)
+        off = abs(total - sum(values.values()))
+        return (
+            len(values) >= _MIN_PARTS
+            and digits >= _MIN_DIGITS
+            and off < len(places) * 10.0**-digits
+        )
 
     def _key(self, left: str, i: int) -> tuple[str, bool]:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
@@ -466,6 +526,23 @@ class _LineParse:
         """Return the name of a value in front of the count, or the two counts, before it."""
         first = i - 2 if i > 1 and _AND_STEP.fullmatch(self.literals[i - 1]) else i - 1
         return _AT_STEP.fullmatch(self.literals[first][-_MAX_NAME_LENGTH:])
+
+    def _count_in_front(self, left: str, i: int) -> Field | None:
+        """Return the count of `held-out nll after 100: 2.68`, whose value takes the name before it."""
+        if i + 1 >= len(self.numbers) or not self.numbers[i].isdecimal():
+            return None
+        ends = _COUNT_ENDS.fullmatch(self.literals[i + 1])
+        named = _AFTER_COUNT.fullmatch(left[-_MAX_NAME_LENGTH:]) if ends is not None else None
+        if ends is None or named is None:
+            return None
+        name = _last_segment(named[1])
+        found, _ = self._meaning(name, i + 1)
+        # `recall at 5: 0.3` is one of other numbers.
+        if found is None or found.name not in _COUNTED_BEHIND:
+            return None
+        self.carried = i + 1, name
+        of_epochs = "epoch" in ends["unit"] or left.endswith("epoch")
+        return Field(*(("epoch",) * 3 if of_epochs else ("step",) * 3), i, 1.0, 2)
 
     def _is_of_name(self, left: str, i: int) -> bool:
         """Whether a number says over how many a value is: `reward (100 ep): 5`, `over last 10: 5`."""
@@ -693,6 +770,11 @@ class _LineParse:
         return Field("lead", key, "lead", i, 1.0, 4)
 
 
+def _is_total_of_set(key: str) -> bool:
+    held_out, _, what = normalise(key).replace("/", " ").partition(" ")
+    return held_out in HELD_OUT_SETS and is_whole(what)
+
+
 def _key_of(left: str, *, first: bool) -> tuple[str, bool]:
     """Return the key in front of a number ("" for none), and whether a sign separates them."""
     text = _WRAPPER.sub("", left.rstrip()).replace("'s ", " ")
@@ -715,6 +797,7 @@ def _last_segment(text: str) -> str:
     """Return the words of a key: what follows the last delimiter, brackets in the key kept."""
     text = text.rstrip(" \t\"'`*>")
     suffix = ""
+    text = _SET_ASIDE.sub(r"\2 \1", text)
     unit = _UNIT_BEHIND.search(text[-_MAX_KEY_LENGTH:])
     if unit is not None:
         text, suffix = text[: -len(unit[0])], unit[0]

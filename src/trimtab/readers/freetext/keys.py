@@ -281,6 +281,11 @@ _ASIDE = re.compile(
     r"|\s(?:over|of|for) (?:the )?(?:last|past|previous) (?:\d+|n|few)(?: \w+)?\b"
 )
 """What says over which records a value was averaged: `(avg over last 100)`."""
+_ON_SET = re.compile(
+    r"(?P<what>.+?) (?:on|over|for|of) (?:the )?"
+    rf"(?P<set>{'|'.join(sorted(HELD_OUT_SETS))})(?: (?:data|set|split|batches|tokens|text))?"
+)
+"""`nll on held-out data`."""
 _RANK_PART = re.compile(
     r"(?:[/_.@ :-]|^)\(?\[?(?:global |local )?rank[ _:=#]?\d+\]?\)?(?=[/_.@ :-]|$)|[/_]\(?r\d+\)?$"
 )
@@ -344,7 +349,8 @@ def bare_split(key: str) -> Meaning | None:
     """Return what a value is that is named by its data alone: `train 2.5`, `test: 2.6`."""
     if key in TRAINING_SETS or key == "learn":
         return Meaning("signal", "loss", _STAGE + 2)
-    return Meaning("signal", "val_loss", _STAGE + 2) if key in _HELD_OUT_KEYS else None
+    held_out = join_held_out(key) in _HELD_OUT_KEYS
+    return Meaning("signal", "val_loss", _STAGE + 2) if held_out else None
 
 
 def are_rates(values: NDArray[np.float64]) -> bool:
@@ -499,6 +505,8 @@ def meaning(key: str) -> Meaning | None:
     if "rank" in text and text not in _RANK_KEYS:
         text = _RANK_PART.sub("", text).strip()
     text = without_trailing(text)
+    if (on_set := _ON_SET.fullmatch(text)) is not None:
+        text = f"{on_set['set']} {on_set['what']}"
     words = text.split()
     if not words or len(text) > 60:
         return None

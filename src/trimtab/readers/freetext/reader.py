@@ -15,6 +15,12 @@ from pathlib import Path
 
 from trimtab.errors import ReadError
 from trimtab.readers.base import Sample, TextLines, take_sample
+from trimtab.readers.freetext.decimal_commas import (
+    Commas,
+    commas_of,
+    has_decimal_commas,
+    with_points,
+)
 from trimtab.readers.freetext.drawn import OPEN_BAR, last_states
 from trimtab.readers.freetext.few_lines import are_records
 from trimtab.readers.freetext.key_values import DECIMAL_COMMA_TOKEN, TOKEN
@@ -39,7 +45,7 @@ _ANY_LOSS = (
     rb"|perplexity|\bppl|rmse|\bmsle|\bmae\b|\b[dg]_(?:a|b|gan|real|fake|l1)\b|\berr_?[dg]\b|\bscore at iteration\b|\xe6\x8d\x9f\xe5\xa4\xb1)[^\n]{0,200}?"
     rb"(?:\d|nan|inf)|\b(?:train|trn|tr|learn)["
     rb" :=\t]{1,9}\d*\.\d"
-    rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon|error|acc(?:uracy)?)[ :=\t]{1,9}"
+    rb"|(?<![a-z])(?:mae|b?ce|mse|elbo|kld|box|bbox|cls|recon|total|error|acc(?:uracy)?)[ :=\t]{1,9}"
     rb"(?:-?\d*\.\d|nan|inf)"
     rb"|\b(?:training|valid\w{0,20})'s \w{1,30}: ?-?\d"
     rb"|\b[dg] ?[:=] ?-?\d{0,9}\.\d[^\n]{0,120}?\b[dg] ?[:=] ?-?\d"
@@ -61,8 +67,6 @@ _FEWEST_REWARDS = 5
 """Of an agent that logs no loss: as many rewards as make a record."""
 _ANY_HEADER = rb"(?i)loss[^\n]{0,4000}\r?\n(?:[^\n]{0,4000}\n)?[^\n]{0,300}\d"
 _KINDS: Mapping[str, Kind] = {"step": "step", "epoch": "epoch"}
-# Not three digits behind the comma: `1,234` may be a thousand.
-_DECIMAL_COMMA = re.compile(r"[:=\s]-?\d+,\d{1,2}\b(?![,.\d])|[:=\s]-?\d+,\d{4,}(?![,.\d])")
 _JOINED_LOSS = re.compile(r"(?<![A-Za-z])loss_[-+]?(?:\d+\.\d|nan\b|inf\b)", re.IGNORECASE)
 _JOINED = re.compile(
     r"(?<=[A-Za-z])_(?=[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)(?:[\s:,;|)\]]|$))",
@@ -70,7 +74,6 @@ _JOINED = re.compile(
 )
 """What joins a name to its value in a log whose losses read `loss_2.5`."""
 _FEWEST_JOINED = 3
-_DECIMAL_POINT = re.compile(r"[:=\s]-?\d+\.\d+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,10 +131,14 @@ class TextReader:
         return every if few or own_values(every) is not every else record
 
     def _read(self, path: Path, sample: Sample, *, every_state: bool) -> RunRecord:
-        token = DECIMAL_COMMA_TOKEN if _has_decimal_commas(sample.text) else TOKEN
+        throughout = has_decimal_commas(sample.text)
+        token = DECIMAL_COMMA_TOKEN if throughout else TOKEN
+        commas = Commas() if throughout else commas_of(sample.text)
         shapes = Shapes({**self.keys, **_given_keys()}, token)
         lines = TextLines(path)
         one_by_one: Iterator[str] = itertools.chain.from_iterable(lines.blocks())
+        if commas.decimal:
+            one_by_one = map(with_points(commas.decimal), one_by_one)
         # A person's keys are words of the file.
         in_english = None if all_given() else translator(sample.lines)
         if in_english is not None:
@@ -143,7 +150,7 @@ class TextReader:
             one_by_one = map(plain, one_by_one)
         shown_lines = _pieces(one_by_one) if "\b" in sample.text else one_by_one
         shapes.see(last_states(shown_lines, every_state=every_state))
-        notes = lines.notes()
+        notes = [*lines.notes(), *commas.notes()]
         if in_english is not None:
             notes.append("the words of the log were put into English; keys are given in it")
         if lines.torn and shapes.drop_torn():
@@ -172,6 +179,8 @@ class TextReader:
             key for key in shapes.broken if any(f"{shown(key)} is NaN" in n for n in record.notes)
         ]
         notes += shapes.broken_notes([*record.keys.values(), *told])
+        if not record.columns.keys() & {"val_loss", "val_perplexity"}:
+            notes += shapes.unread_validation.notes()
         notes += shapes.chatter.notes(record.num_rows)
         return replace(record, notes=(*record.notes, *notes)) if notes else record
 
@@ -185,10 +194,3 @@ def _pieces(lines: Iterable[str]) -> Iterator[str]:
     for line in lines:
         # "\b" is the backspace here, not a word boundary: the string is not raw.
         yield from re.split("\b+", line) if "\b" in line else (line,)
-
-
-def _has_decimal_commas(text: str) -> bool:
-    """Whether fractions are written with a comma."""
-    commas = len(_DECIMAL_COMMA.findall(text))
-    # Lists and thousands have commas anywhere; where fractions have them, points are rare.
-    return commas >= 3 and commas > 2 * len(_DECIMAL_POINT.findall(text))

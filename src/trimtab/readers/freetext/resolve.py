@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.errors import ReadError
+from trimtab.readers.by_values import named_by_values, note_by_values
 from trimtab.readers.freetext.announced import part_announced, part_other_bars
 from trimtab.readers.freetext.axis import RowAxis, epoch_lines, find_axis
 from trimtab.readers.freetext.changes import ChangeLine, changes_of
 from trimtab.readers.freetext.few_lines import AreRecords
 from trimtab.readers.freetext.key_values import NAMELESS_SECONDS, TIME_COST
-from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_whole, names_mean
+from trimtab.readers.freetext.keys import MEAN_NOTE, is_bare, is_part, is_whole, names_mean
 from trimtab.readers.freetext.restarts import Restart, RestartLine, restarts_of
 from trimtab.readers.freetext.row_clocks import CLOCK_NOTE, RowClocks
 from trimtab.readers.freetext.row_times import EPOCH_TIMES_NOTE, SecondsPerEpoch
@@ -23,7 +24,7 @@ from trimtab.readers.freetext.shapes import Shape
 from trimtab.readers.given_columns import NAME_IT
 from trimtab.readers.held_out_sets import accuracy_is_held_out, losses_by_set, since_then
 from trimtab.readers.numbers import counted, shown
-from trimtab.readers.other_columns import others_of
+from trimtab.readers.other_columns import may_be_measured, others_of
 from trimtab.readers.part_losses import (
     BROKEN_PARTS,
     name_entropy,
@@ -41,6 +42,7 @@ from trimtab.readers.tags import (
     distilled_beside,
     held_out_merit,
     parts_of,
+    parts_of_total,
     terms_of,
     validation_beside,
 )
@@ -330,12 +332,20 @@ class _Draft:
             settings[self.keys[STAGE]] = self.signals[STAGE]
         if (stated := settings_in(settings, self._announced)) is not None:
             self.keys[STATED_SETTING], self.signals[STATED_SETTING] = stated
+        if loss is not None:
+            signals = {*self.signals, *(f.name for s in self.others for f in s.fields)}
+            for name, key in named_by_values(others, loss, signals).items():
+                self.signals[name], self.keys[name] = others.pop(key), key
+                self.notes.append(note_by_values(name, key))
+        others = {k: c for k, c in others.items() if may_be_measured(k)}
         for name, (key, column) in others_of(others, np.arange(self.rows.num), self.keys).items():
             self.signals[name], self.keys[name] = column, key
         for name, key in distilled_beside(self.key, others).items():
             self.signals[name], self.keys[name] = others[key], key
             self.signals.pop(OTHER + key, None)
             self.keys.pop(OTHER + key, None)
+        if self.name == "loss" and is_whole(self.key):
+            self._take_parts_of_total(others)
         scores = {k for n, k in self.keys.items() if n == "accuracy"}
         columns = {
             f.key: c
@@ -374,6 +384,21 @@ class _Draft:
         self.watched = found.keys
         if found.broken is not None:
             self.signals[BROKEN_PARTS], self.keys[BROKEN_PARTS] = found.broken
+
+    def _take_parts_of_total(self, others: Mapping[str, Column]) -> None:
+        """Take what a total adds up from as its parts, and say that it is the loss."""
+        known = {f.key: c for f, c in self.rows.of_kind("signal") if is_part(f.key)}
+        terms = {**others, **known}
+        values = {k: c.values for k, c in (terms | {self.key: self.signals["loss"]}).items()}
+        found = parts_of_total(values, self.key, terms)
+        for name, key in found.items():
+            self.signals[name], self.keys[name] = terms[key], key
+            self.signals.pop(OTHER + key, None)
+            self.keys.pop(OTHER + key, None)
+        why = f", as the sum of {', '.join(map(shown, found.values()))}" if found else ""
+        self.notes.append(
+            f"no number is called a training loss; {shown(self.key)} is taken for it{why}"
+        )
 
     def _move_accuracy(self) -> None:
         """Let an accuracy that stands on the rows of the validation loss alone be a held-out score.

@@ -29,13 +29,15 @@ from trimtab.readers.freetext.key_values import (
 )
 from trimtab.readers.freetext.keys import Meaning, announces, is_held_out
 from trimtab.readers.freetext.restarts import RestartLine, states_restart
+from trimtab.readers.freetext.unread_validation import UnreadValidation, may_be_validation
 from trimtab.readers.numbers import shown
+from trimtab.said_by_words import name_norms
 
 __all__ = ["Shape", "Shapes"]
 
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
 # tqdm's bar: its fill is noise, and its length differs from terminal to terminal.
-_BAR = re.compile(r"\|[^|\w]*\|(?=\s*[\d?])")
+_BAR = re.compile(r"(?<!\w)\|[^|\w]*\|(?=\s*[\d?])")
 # Box drawing of rich tables, full-width punctuation of Chinese logs, the minus sign, hard blanks,
 # and the blocks that bars are drawn with.
 _GLYPHS = str.maketrans(
@@ -101,6 +103,14 @@ def _may_announce(plan: "_Plan | None") -> bool:
     """Whether a line holds no value but that of a setting."""
     fields = () if plan is None else plan.shape.fields
     return all(f.name in _OF_SETTINGS for f in fields if f.kind == "signal")
+
+
+def _with_norms(literals: list[str]) -> list[str]:
+    """Return the texts of a line with `|g|` called a norm, where the bars are not those of cells."""
+    # `|loss|2.5|g|0.7|`, and the losses of two nets.
+    if any(text.startswith("|") for text in literals[1:-1]) or "|d|" in "".join(literals).lower():
+        return literals
+    return [name_norms(text) for text in literals]
 
 
 def _owned(match: re.Match[str]) -> str:
@@ -170,6 +180,7 @@ class Shapes:
         """Keys of numbers that nobody knows, on lines that hold a value or a count."""
         self.broken: dict[str, tuple[int, int]] = {}
         """Keys with NaN or Inf: on how many lines, and the first of them."""
+        self.unread_validation = UnreadValidation()
         self.chatter = Chatter()
         """How often each warning occurs, numbers left out; at most 1,000 of them."""
 
@@ -226,6 +237,13 @@ class Shapes:
                     self._restarting.add(skeleton)
                 if _may_announce(plan) and states_change(line, number) is not None:
                     self._changing.add(skeleton)
+                names_signal = plan is not None and any(
+                    f.kind == "signal" for f in plan.shape.fields
+                )
+                if not names_signal and may_be_validation(skeleton, parts[1::2]):
+                    self.unread_validation.begin(skeleton, line, number)
+            if self.unread_validation and skeleton in self.unread_validation:
+                self.unread_validation.see(skeleton)
             if self._restarting and skeleton in self._restarting:
                 self._see_restart(line, number)
             if self._changing and skeleton in self._changing:
@@ -236,7 +254,7 @@ class Shapes:
                 _put(plan, [parts[p] for p, _ in plan.places if p >= 0], number, self._number)
                 plan.num_slow += 1
                 # Again at each multiple: two wordings may take turns.
-                if plan.num_slow % _FAST_AFTER == 0 and self._token is TOKEN:
+                if plan.num_slow % _FAST_AFTER == 0 and self._may_go_fast(skeleton):
                     if plan.num_slow == _FAST_AFTER:
                         plan.compile(skeleton, parts[1::2])
                     fast = plan if self._below is None else None
@@ -244,6 +262,9 @@ class Shapes:
                 self.chatter.see(line, wording="#".join(skeleton))
         self.num_lines = number
         self._count_unread()
+
+    def _may_go_fast(self, skeleton: tuple[str, ...]) -> bool:
+        return self._token is TOKEN and skeleton not in self.unread_validation
 
     def _see_restart(self, line: str, number: int) -> None:
         said = states_restart(line, number) if len(self.restarts) < _MAX_ANNOUNCED else None
@@ -313,7 +334,7 @@ class Shapes:
             self._count_unread()
             self._plans.clear()
         unread: dict[str, int] = {}
-        literals = [_OWNER.sub(_owned, text) for text in parts[::2]]
+        literals = [_OWNER.sub(_owned, text) for text in _with_norms(parts[::2])]
         fields = fields_of(literals, parts[1::2], self._extra, unread)
         plan: _Plan | None = None
         if any(f.kind in ("signal", "step", "epoch") or f.key == PROGRESS_BAR for f in fields):
