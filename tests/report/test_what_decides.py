@@ -370,3 +370,50 @@ def test_players_are_not_ranked_by_their_losses() -> None:
     found = compare(*runs)
     assert found.ranking == ()
     assert found.to_dict()["ranked_by"] is None
+
+
+def test_a_run_whose_validation_breaks_is_ranked_last() -> None:
+    broken = np.where(np.arange(600) > 400, np.nan, curve(7))
+    runs = [_columns(curve(k), curve(k + 5)) for k in range(2)]
+    found = compare(runs[0], _columns(curve(3), broken), runs[1])
+    assert found.ranked_by == "val_loss"
+    assert found.ranking[-1] == ("columns (b)", None)
+
+
+def test_rows_are_steps_where_each_step_is_logged_alone() -> None:
+    rows = record_of({"loss": curve(1) + 1}, axis="row")
+    assert compared(record_of({"loss": curve(2)}), rows).worse == "b"
+    assert compared(record_of({"loss": curve(2)}, scale=10.0), rows).other_axis
+
+
+def test_runs_without_noise_are_told_without_any() -> None:
+    late = curve(1) + 0.5 * (np.arange(600) > 300)
+    c = compared(record_of({"loss": curve(1)}), record_of({"loss": late}))
+    assert c.worse == "b"
+    assert "(noise" not in c.verdict
+    (found, *_) = against_findings(record_of({"loss": late}), record_of({"loss": curve(1)}), "A")
+    assert "noise" not in found.text
+
+
+def test_validation_that_is_better_is_not_called_the_same() -> None:
+    """Of a few checks, too few to tell them apart: the higher loss is no worse, and no scale."""
+    late = np.clip(np.arange(600) - 350, 0, None) / 250
+    swing = np.array([0.2 if k % 40 else -0.2 for k in range(600)])
+    a = record_of({"loss": curve(1), "val_loss": curve(3, noise=0.2)}, every=100)
+    b = record_of(
+        {"loss": curve(2) * np.exp(-2.5 * late), "val_loss": curve(4, noise=0.2) + late + swing},
+        every=100,
+    )
+    c = compared(a, b)
+    assert c.worse != "a"
+    assert "is the same" not in c.verdict
+
+
+def test_the_perplexity_of_the_training_loss_is_not_held_out() -> None:
+    def run(seed: int, more: float) -> RunRecord:
+        loss = curve(seed) + more
+        return record_of({"loss": loss, "perplexity": np.exp(loss)})
+
+    c = compared(run(1, 0.0), run(2, 0.5))
+    assert c.worse == "b"
+    assert c.ends == ()

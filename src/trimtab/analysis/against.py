@@ -145,6 +145,8 @@ _END_ROWS = 32
 """Common rows, the median of whose differences is the gap at the end."""
 _EQUAL = 5e-4
 """Share of the loss below which a gap at the end rounds to nothing in three digits."""
+_NO_NOISE = 1e-6
+"""Share of a gap up to which noise is rounding. Ours."""
 _PASSING = 7.5
 """Block noises by which a stretch that ended must have stood out; 1.5 times the limit."""
 
@@ -264,7 +266,8 @@ def _finding(
 ) -> Finding:
     part = slice(p.first, p.last + 1)
     noted = p.lasts and c.worse != "b"
-    at = f"at equal {plural(c.axis)} (noise ±{number(2 * sigma)}, in hindsight)"
+    noise = f"noise ±{number(2 * sigma)}, " if sigma > _NO_NOISE * p.gap else ""
+    at = f"at equal {plural(c.axis)} ({noise}in hindsight)"
     return finding_at(
         record,
         detector="against-reference",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Scale", "find_scale", "is_scaled_throughout"]
+__all__ = ["LossScaling", "find_scale", "is_scaled_throughout"]
 
 Floats = NDArray[np.float64]
 
@@ -30,7 +30,7 @@ _OFFSET_ODDS = 0.5
 
 
 @dataclass(frozen=True)
-class Scale:
+class LossScaling:
     """What one loss is of another."""
 
     factor: float | None = None
@@ -39,7 +39,7 @@ class Scale:
     """The higher less the lower, where it is no factor."""
 
 
-def find_scale(a: Floats, b: Floats) -> Scale | None:
+def find_scale(a: Floats, b: Floats) -> LossScaling | None:
     """Return what the one loss is of the other; None where it is neither a factor nor an offset.
 
     Args:
@@ -57,8 +57,8 @@ def find_scale(a: Floats, b: Floats) -> Scale | None:
         log_factor, off = _fit(np.log(two / one))
         fits = abs(log_factor) >= _LEAST and off <= min(_SPREAD, _MOST_SPREAD / abs(log_factor))
         if fits and not (fits_offset and misfit < _OFFSET_ODDS * off):
-            return Scale(factor=float(np.exp(abs(log_factor))))
-    return Scale(offset=abs(offset)) if fits_offset else None
+            return LossScaling(factor=float(np.exp(abs(log_factor))))
+    return LossScaling(offset=abs(offset)) if fits_offset else None
 
 
 def is_scaled_throughout(a: Floats, b: Floats) -> float | None:

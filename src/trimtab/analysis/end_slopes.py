@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Slope", "slope_at_end"]
+__all__ = ["EndSlope", "slope_at_end"]
 
 Floats = NDArray[np.float64]
 
@@ -22,7 +22,7 @@ _SIGMAS, _OF_FEW = 3.0, 4.0
 
 
 @dataclass(frozen=True)
-class Slope:
+class EndSlope:
     """A slope and what noise makes of one that is flat."""
 
     value: float
@@ -37,7 +37,7 @@ class Slope:
 
 def slope_at_end(
     level: tuple[Floats, Floats], rows: tuple[Floats, Floats], low: float, high: float, per: float
-) -> Slope:
+) -> EndSlope:
     """Return the slope over the last third of a stretch.
 
     Args:
@@ -50,14 +50,14 @@ def slope_at_end(
     begin = high - (high - low) / 3
     (x, y), (u, v) = ((p[k], q[k]) for p, q in (level, rows) for k in ((p >= begin) & (p <= high),))
     if len(x) < 3 or len(u) < _FEWEST:
-        return Slope(_line(x, y)[0] * per if len(x) >= 3 else float("nan"), float("inf"))
+        return EndSlope(_line(x, y)[0] * per if len(x) >= 3 else float("nan"), float("inf"))
     num = min(_MOST_BLOCKS, len(u))
     u, v = (
         np.array([np.median(part) for part in np.array_split(values, num)]) for values in (u, v)
     )
     free = num - 2
     _, error = _line(u, v)
-    return Slope(_line(x, y)[0] * per, _SIGMAS * (1 + _OF_FEW / free) * error * per)
+    return EndSlope(_line(x, y)[0] * per, _SIGMAS * (1 + _OF_FEW / free) * error * per)
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float]:

@@ -15,7 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.analysis.another_scale import Scale, find_scale, is_scaled_throughout
+from trimtab.analysis.another_scale import LossScaling, find_scale, is_scaled_throughout
 from trimtab.analysis.divergence import (
     MIN_ROWS,
     FirstDifference,
@@ -25,7 +25,7 @@ from trimtab.analysis.divergence import (
     first_difference,
     measured_by_both,
 )
-from trimtab.analysis.end_slopes import Slope, slope_at_end
+from trimtab.analysis.end_slopes import EndSlope, slope_at_end
 from trimtab.analysis.loss_direction import no_good_direction
 from trimtab.analysis.loss_unit import loss_in_nats
 from trimtab.analysis.paired import (
@@ -71,10 +71,11 @@ ORDER_KEY = "data_order"
 _WINDOW = 21
 _SHOWN = 8
 _OUTCOMES = frozenset(
-    HELD_OUT
+    (HELD_OUT - {"perplexity"})
     | {"reward", "yardstick_loss", "accuracy", "preference_accuracy", "token_accuracy", "fid"}
 )
-"""Signals that tell how good a run is; others, such as a norm, tell how it goes."""
+"""Signals that tell how good a run is; others, such as a norm, tell how it goes. A perplexity that
+is not said to be of held-out data is mostly that of the training loss."""
 OF_LEARNED = frozenset({"accuracy", "preference_accuracy", "token_accuracy"})
 """Those that may be of the data that are learned."""
 _OF_WEIGHTS = frozenset({"loss", "grad_norm", "activation_norm"})
@@ -94,10 +95,14 @@ _SIGNALS = (
 _NO_SCORE = "no reward or score ends apart beyond noise"
 _SAME_SHARE = 0.25
 """Of the share that the training loss is higher by, up to which what is held out is the same. Ours."""
+_MOST_SAME = 0.1
+"""Share of itself beyond which it is not, however high the training loss. Ours."""
 _SAME_SCORE = 0.02
 """Share of a score that is better when higher, up to which it is the same. Ours."""
 _FEWEST_SAME = 3
 """Checks of held-out data that show that it is the same. Ours."""
+_NO_NOISE = 1e-6
+"""Share of a gap up to which noise is rounding. Ours."""
 _REWARD = "reward"
 """Where it is logged the loss is that of an agent, and says nothing of how good it is."""
 
@@ -177,8 +182,10 @@ class End:
     b: float
     num: int
     """Positions at which both have it."""
+    no_worse: bool
+    """Whether it shows the side whose training loss ends higher to be as good, or better."""
     same: bool
-    """Whether it shows the side whose training loss ends higher to be as good."""
+    """Whether it is the same in both, as far as the training loss differs."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +248,7 @@ class Comparison:
     """Whether the loss has no good direction: of two nets against each other, or of an agent."""
     ends: tuple[End, ...] = ()
     """Of all signals of both that tell how good a run is, what is held out first."""
-    scale: Scale | None = None
+    scale: LossScaling | None = None
     """What the one loss is of the other, where the same is learned on another scale."""
     other_axis: bool = False
     """Whether one counts epochs and the other steps, so that nothing of them was compared."""
@@ -283,13 +290,13 @@ class Comparison:
             return False
         if self.worse_by is None:
             return True
-        return not (self.of_players or self.scale is not None or self.held_out_same)
+        return not (self.of_players or self.scale is not None or self.held_out_no_worse)
 
     @property
-    def held_out_same(self) -> bool:
-        """Whether all that is held out is the same in both, though the training loss is not."""
+    def held_out_no_worse(self) -> bool:
+        """Whether all that is held out is no worse on the side whose training loss ends higher."""
         held_out = [e for e in self.ends if _root(e.signal) in HELD_OUT]
-        return bool(held_out) and all(e.same for e in held_out)
+        return bool(held_out) and all(e.no_worse for e in held_out)
 
     @property
     def same_training(self) -> bool:
@@ -313,7 +320,7 @@ class Comparison:
     def _judged(self) -> set[Literal["a", "b"]]:
         """Return the sides that are worse by what says how good a run is."""
         # An accuracy may be of the data that are learned: what says that it is not goes first.
-        told = [x for x in self.apart if not (self.held_out_same and x.signal in OF_LEARNED)]
+        told = [x for x in self.apart if not (self.held_out_no_worse and x.signal in OF_LEARNED)]
         telling = [(x.worse, x.held_out) for x in told if x.worse is not None]
         return {side for side, held_out in telling if held_out} or {side for side, _ in telling}
 
@@ -381,7 +388,9 @@ class Comparison:
         """Return who is worse by the training loss; one sentence."""
         if self.common is None:
             return ""
-        noise = "" if self.noise is None else f" (noise ±{number(self.noise)})"
+        # Of runs without any, rounding is left.
+        told = self.noise is not None and self.noise > _NO_NOISE * abs(self.worse_by or 0.0)
+        noise = f" (noise ±{number(self.noise)})" if told else ""
         if self.loss_worse is None:
             d = self.first_difference
             if d is not None and d.at is None:
@@ -417,9 +426,10 @@ class Comparison:
         """Return how the losses part where nobody is worse by that, and why; one sentence."""
         above, below = (self.b, self.a) if self.loss_worse == "b" else (self.a, self.b)
         same = ""
-        if self.held_out_same:
+        if self.held_out_no_worse:
             same = " and ".join(
-                f"{_label(e.signal)} is the same ({number(e.a)} and {number(e.b)} at the end)"
+                f"{_label(e.signal)} is {'the same' if e.same else f'no worse in {above.label}'}"
+                f" ({number(e.a)} and {number(e.b)} at the end)"
                 for e in self.ends
                 if _root(e.signal) in HELD_OUT
             )
@@ -572,7 +582,10 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
 def _other_axis(a: Side, b: Side, by: By) -> str:
     """Return why the positions of two runs are not the same; empty where they are."""
     one, two = axis_of(a, by), axis_of(b, by)
-    if one == two or "epoch" not in (one, two):  # a row may be a step, and mostly is
+    steps = next((s.record.step[s.rows] for s, w in ((a, one), (b, two)) if w == "step"), None)
+    # Where every step is logged a row is one.
+    each = steps is not None and len(steps) > 1 and float(np.median(np.diff(steps))) == 1
+    if one == two or (each and "row" in (one, two)):
         return ""
     return (
         f"not compared: {a.label} counts {plural(one)}, {b.label} {plural(two)}; log the"
@@ -580,7 +593,7 @@ def _other_axis(a: Side, b: Side, by: By) -> str:
     )
 
 
-def _clear(slope: Slope) -> float:
+def _clear(slope: EndSlope) -> float:
     return slope.value if slope.is_clear else float("nan")
 
 
@@ -616,19 +629,33 @@ def _ends(c: Comparison, share: float | None) -> tuple[End, ...]:
         good = np.isfinite(one) & np.isfinite(two)
         if not good.any():
             continue
-        last = np.flatnonzero(good)[-max(1, len(x) // 10) :]
-        level = float(np.median(one[last])), float(np.median(two[last]))
+        last = slice(-max(1, len(x) // 10), None)
+        level = _level_at_end(one[last]), _level_at_end(two[last])
         # What is the same before the losses part says nothing of what they part by.
         since = x >= (c.apart_from if c.apart_from is not None else -np.inf)
         late = np.flatnonzero(good & since)
         late = late[len(late) // 2 :] if len(late) >= 2 * _FEWEST_SAME else late
-        same = share is not None and len(late) >= _FEWEST_SAME
-        same = same and not any(x.signal == name for x in c.apart)
-        if same:
-            mid_a, mid_b = float(np.median(one[late])), float(np.median(two[late]))
-            same = _is_same(name, mid_a, mid_b, c.loss_worse, share or 0.0)
-        found.append(End(name, *level, num=int(good.sum()), same=same))
+        above = float("nan")
+        if share is not None and len(late) >= _FEWEST_SAME:
+            above = _worse_share(name, one[late], two[late], c.loss_worse)
+        limit = min(_SAME_SHARE * (share or 0.0), _MOST_SAME)
+        limit = limit if SIGNAL_BY_NAME[_root(name)].bad == "up" else _SAME_SCORE
+        is_apart = any(x.signal == name for x in c.apart)
+        found.append(
+            End(
+                name,
+                *level,
+                num=int(good.sum()),
+                no_worse=not is_apart and above <= limit,
+                same=not is_apart and abs(above) <= limit,
+            )
+        )
     return tuple(sorted(found, key=lambda e: _telling_first(e.signal)))
+
+
+def _level_at_end(values: NDArray[np.float64]) -> float:
+    """Return the median of the last values; of what is not finite any more, its last value."""
+    return float(np.nanmedian(values) if np.isfinite(values[-1]) else values[-1])
 
 
 def _telling_first(signal: str) -> tuple[bool, bool]:
@@ -636,26 +663,33 @@ def _telling_first(signal: str) -> tuple[bool, bool]:
     return _root(signal) not in HELD_OUT, signal != "val_loss"
 
 
-def _is_same(name: str, a: float, b: float, higher: Literal["a", "b"] | None, share: float) -> bool:
-    """Whether a signal shows the side whose training loss is higher to be as good as the other."""
-    bad_up = SIGNAL_BY_NAME[_root(name)].bad == "up"
-    by = (b - a) * (1 if bad_up else -1) * (1 if higher == "b" else -1)
+def _worse_share(
+    name: str,
+    one: NDArray[np.float64],
+    two: NDArray[np.float64],
+    higher: Literal["a", "b"] | None,
+) -> float:
+    """Return by which share of itself a signal is worse on the side of the higher training loss."""
+    a, b = float(np.median(one)), float(np.median(two))
+    worse = (b - a) * (1 if SIGNAL_BY_NAME[_root(name)].bad == "up" else -1)
     size = max(abs(a), abs(b))
-    return by <= (_SAME_SHARE * share if bad_up else _SAME_SCORE) * size
+    return worse * (1 if higher == "b" else -1) / size if size else 0.0
 
 
-def _scale(c: Comparison) -> Scale | None:
+def _scale(c: Comparison) -> LossScaling | None:
     """Return what the one loss is of the other, where the same is learned on another scale."""
     if c.loss_worse is None or c.worse_by is None or c.of_agent or c.of_players:
         return None
     x, one, two = paired(c.a, c.b, c.by, "loss", between=True)
-    if c.held_out_same:
+    if c.held_out_no_worse:
+        if not all(e.same for e in c.ends if _root(e.signal) in HELD_OUT):
+            return None
         late = x >= (c.apart_from if c.apart_from is not None else -np.inf)
         return find_scale(one[late], two[late])
     if any(_root(e.signal) in HELD_OUT for e in c.ends):
         return None
     factor = is_scaled_throughout(one, two)
-    return None if factor is None else Scale(factor=factor)
+    return None if factor is None else LossScaling(factor=factor)
 
 
 def _root(signal: str) -> str:
@@ -956,7 +990,7 @@ def _is_useless(above: Side, better: Side, by: By) -> bool:
     return float(low.min()) > 0 and first <= _MOST_NATS and last > first / 2
 
 
-def _warnings(c: Comparison, end_gap: float, slopes: tuple[Slope, Slope]) -> Sequence[str]:
+def _warnings(c: Comparison, end_gap: float, slopes: tuple[EndSlope, EndSlope]) -> Sequence[str]:
     """Return what a person should know before anything else.
 
     A gap or a slope accuses only the run that is worse, and by its loss: one that comes back from a

@@ -1,5 +1,6 @@
 """`trimtab.compare`: two runs side by side, or one before and after a change."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -78,9 +79,11 @@ class RunComparison:
         for c in (self.sides, *self.others):
             ends = {e.signal: e.b - e.a for e in c.ends}
             gap = c.end_gap if self.ranked_by == "loss" else ends[self.ranked_by]
-            if c.loss_worse == "b" and c.worse_by is None:
+            if gap is None:
+                continue
+            if (c.loss_worse == "b" and c.worse_by is None) or not math.isfinite(gap):
                 lost.append(c.b.label)
-            elif gap is not None:
+            else:
                 gaps.append((c.b.label, gap))
         ranked = sorted(gaps, key=lambda pair: -pair[1] if down else pair[1])
         return (*ranked, *((name, None) for name in lost))
@@ -95,9 +98,10 @@ class RunComparison:
             return ""
         every = (self.sides, *self.others)
         common = [e.signal for e in self.sides.ends if e.signal.split("/")[0] not in OF_LEARNED]
-        held = (n for n in common if all(n in {e.signal for e in c.ends} for c in every))
-        no_loss = any(c.of_agent or c.of_players for c in every)
-        return next(held, "" if no_loss else "loss")
+        lost = {e.signal for c in every for e in c.ends if not math.isfinite(e.a)}
+        of_all = set(common).intersection(*({e.signal for e in c.ends} for c in every)) - lost
+        no_loss = any(c.of_agent or c.of_players or c.scale is not None for c in every)
+        return next((n for n in common if n in of_all), "" if no_loss else "loss")
 
     def to_dict(self) -> dict[str, object]:
         """Return the document of `trimtab compare --json`."""

@@ -17,6 +17,10 @@ from trimtab.text import number, plain
 __all__ = ["SideText"]
 
 
+_ALIKE = 0.05
+"""Share by which one must need more to a loss than the other, to be told. Ours."""
+
+
 class SideText:
     """A comparison as something rich can print."""
 
@@ -108,8 +112,9 @@ def _summary(c: Comparison) -> str:
     if slopes:
         parts.append(slopes)
     # Where neither is worse by the loss, which comes first to one is noise, or says nothing.
-    if c.to_target is not None and c.loss_worse is not None and c.worse == c.loss_worse:
-        t = c.to_target
+    decides = c.loss_worse is not None and c.worse == c.loss_worse and not c.of_players
+    t = c.to_target
+    if t is not None and decides and abs(t.ratio - 1) >= _ALIKE:
         parts.append(
             f"loss {number(t.loss)} is reached at {c.axis} {number(t.a)} and {number(t.b)}:"
             f" {c.b.label} needs {t.ratio:.2g} x the {plural(c.axis)}"
