@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trimtab.analysis.against import against_findings, against_note
+from trimtab.analysis.impact import measure_impact
 from trimtab.analysis.side_by_side import Comparison, compare_sides, make_side
 from trimtab.api.comparison import compare
 from trimtab.record import Axis, Column, RecordBuilder, RunRecord
@@ -417,3 +418,26 @@ def test_the_perplexity_of_the_training_loss_is_not_held_out() -> None:
     c = compared(run(1, 0.0), run(2, 0.5))
     assert c.worse == "b"
     assert c.ends == ()
+
+
+def test_before_and_after_a_change_no_direction_and_no_noise_is_made_a_judgment() -> None:
+    loss = 1.0 + 0.02 * np.random.default_rng(0).standard_normal(100)
+    loss += 0.5 * (np.arange(100) >= 50)
+    keys = {"loss": "loss_D", "generator_loss": "loss_G"}
+    players = record_of({"loss": loss, "generator_loss": curve(1, 100)}, axis="epoch", keys=keys)
+    found = measure_impact(players, players.lineage_rows(), at=50, window_steps=50)
+    assert "worse" not in found.verdict
+    assert "of which neither direction is good" in found.verdict
+    assert [r.measure for r in found.rows] == ["mean"]
+    falls = record_of({"loss": loss - 0.01 * np.arange(100)}, axis="epoch")
+    found = measure_impact(falls, falls.lineage_rows(), at=50, window_steps=50)
+    slope = next(r for r in found.rows if r.measure == "slope, per epoch")
+    assert (slope.before, slope.after) == pytest.approx((-0.01, -0.01), abs=0.001)
+
+
+def test_before_and_after_a_change_what_is_held_out_decides() -> None:
+    t = np.arange(100.0)
+    overfit = record_of({"loss": 1.0 - t / 110, "val_loss": 0.8 + 0.01 * np.abs(t - 40)})
+    found = measure_impact(overfit, overfit.lineage_rows(), at=50, window_steps=50)
+    assert found.verdict.startswith("worse: val loss 0.")
+    assert "training loss 0." in found.verdict

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["EndSlope", "slope_at_end"]
+__all__ = ["EndSlope", "clear_slope", "slope_at_end"]
 
 Floats = NDArray[np.float64]
 
@@ -58,6 +58,19 @@ def slope_at_end(
     free = num - 2
     _, error = _line(u, v)
     return EndSlope(_line(x, y)[0] * per, _SIGMAS * (1 + _OF_FEW / free) * error * per)
+
+
+def clear_slope(x: Floats, y: Floats) -> float:
+    """Return the slope of finite values over their positions; NaN where noise explains it.
+
+    Args:
+        x: float64 [n], rising.
+        y: float64 [n].
+    """
+    if len(x) < _FEWEST:
+        return float("nan")
+    slope = slope_at_end((x, y), (x, y), -np.inf, float(x[-1]), 1.0)
+    return slope.value if slope.is_clear else float("nan")
 
 
 def _line(x: Floats, y: Floats) -> tuple[float, float]:

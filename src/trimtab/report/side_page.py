@@ -141,7 +141,7 @@ def _tables(c: Comparison | None, impact: Impact | None) -> str:
         ]
         parts.append(
             _table(
-                f"Within {number(impact.window_steps)} steps of {number(impact.at)}",
+                f"Within {number(impact.window_steps)} {plural(impact.axis)} of {number(impact.at)}",
                 ("", "before", "after"),
                 rows,
             )

@@ -88,13 +88,14 @@ def _sides(c: Comparison) -> Iterator[RenderableType]:
 
 def _impact(impact: Impact) -> Iterator[RenderableType]:
     yield Text()
-    yield Text(f"before and after {number(impact.at)}: {impact.verdict}", "bold")
+    at = f"{impact.axis} {number(impact.at)}"
+    yield Text(f"before and after {at}: {impact.verdict}", "bold")
     rows = [
         (f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after))
         for r in impact.rows
     ]
     head = (
-        f"within {number(impact.window_steps)} steps",
+        f"within {number(impact.window_steps)} {plural(impact.axis)}",
         f"before ({impact.num_before} rows)",
         f"after ({impact.num_after} rows)",
     )
