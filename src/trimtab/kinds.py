@@ -283,7 +283,10 @@ KINDS: tuple[Kind, ...] = (
     Kind(
         name="behind-reference",
         title="worse than the reference run",
-        meaning="at equal steps the loss lies above that of the run it is judged by, beyond noise",
+        meaning=(
+            "at equal steps the loss lies above that of the run it is judged by, or what is held"
+            " out is worse, beyond noise"
+        ),
         severity="warning",
         rank=16,
     ),

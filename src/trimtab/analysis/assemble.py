@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.analysis.account import IncidentAccount, RunAccount
-from trimtab.analysis.against import against_findings, against_note
+from trimtab.analysis.against import against_findings, against_note, compared
 from trimtab.analysis.outcome import aftermath_of, plan_after
 from trimtab.analysis.resolution import left_behind, with_resolved
 from trimtab.analysis.self_test import Deferred, SelfTester
@@ -155,8 +155,9 @@ def make_account(
 def _against(record: RunRecord, reference: RunRecord) -> tuple[RunRecord, Sequence[Finding]]:
     """Return the record with a note on its reference, and where it leaves that."""
     name = Path(reference.source).name or "the reference"
-    findings = against_findings(record, reference, name)
-    noted = replace(record, notes=(*record.notes, against_note(record, reference, name)))
+    c = compared(record, reference, name)
+    findings = against_findings(record, reference, name, c)
+    noted = replace(record, notes=(*record.notes, against_note(record, reference, name, c)))
     return noted, findings
 
 

@@ -32,6 +32,7 @@ from trimtab.signals.robust import block_median_sigma, difference_sigma, mad_sig
 from trimtab.text import OTHER
 
 __all__ = [
+    "FEWEST_CHECKS",
     "MIN_ROWS",
     "SETTING_SIGNALS",
     "FirstDifference",
@@ -68,7 +69,7 @@ MIN_ROWS = 16
 _FEW_ROWS = 64
 _FEWEST_PRINTED = 8
 """Fewer distinct values do not tell how many digits are printed: 0.001 may be all of them. Ours."""
-_FEWEST_CHECKS = 6
+FEWEST_CHECKS = 6
 """Of a signal that is logged seldom, such as validation."""
 
 
@@ -329,7 +330,7 @@ def apart_at_end(a: Floats, b: Floats, *, skip: int = 0) -> int | None:
         # Of a few dozen rows each block is worth a row or two: their own noise tells more.
         if len(kept) > _FEW_ROWS:
             return None
-    if len(kept) < _FEWEST_CHECKS:
+    if len(kept) < FEWEST_CHECKS:
         return None
     gap = b[kept] - a[kept]
     # Where there are enough, those of the last half: a loss that falls has less noise there.

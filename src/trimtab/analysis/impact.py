@@ -11,7 +11,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.record import RunRecord
+from trimtab.analysis.end_slopes import clear_slope
+from trimtab.analysis.loss_direction import no_good_direction
+from trimtab.analysis.loss_unit import loss_in_nats
+from trimtab.record import RunRecord, axis_word
 
 __all__ = ["Impact", "ImpactRow", "Sign", "measure_impact"]
 
@@ -52,6 +55,8 @@ class Impact:
     rows: tuple[ImpactRow, ...]
     signs: tuple[Sign, ...]
     verdict: str
+    axis: str = "step"
+    """What positions count."""
 
 
 def measure_impact(
@@ -70,9 +75,16 @@ def measure_impact(
     step = record.step[rows]
     before = rows[(step < at) & (step >= at - window_steps)]
     after = rows[(step >= at) & (step < at + window_steps)]
+    axis = axis_word(record)
+    unit = "nats per token" if loss_in_nats(record) else ""
+    per = "epoch" if axis == "epoch" else f"1 000 {axis}s"
+    slope = f"slope, {unit} and {per}" if unit else f"slope, per {per}"
     table = [
-        ImpactRow("loss", "mean, nats per token", *_each(record, "loss", before, after, _mean)),
-        ImpactRow("loss", "slope, nats per token and 1 000 steps", *_slopes(record, before, after)),
+        ImpactRow(
+            "loss", f"mean{unit and ', '}{unit}", *_each(record, "loss", before, after, _mean)
+        ),
+        ImpactRow("loss", slope, *_slopes(record, before, after, 1.0 if axis == "epoch" else 1e3)),
+        ImpactRow("val_loss", "mean", *_each(record, "val_loss", before, after, _mean)),
         ImpactRow("grad_norm", "mean", *_each(record, "grad_norm", before, after, _mean)),
         ImpactRow(
             "activation_norm", "mean", *_each(record, "activation_norm", before, after, _mean)
@@ -90,8 +102,16 @@ def measure_impact(
         num_after=len(after),
         rows=kept,
         signs=signs,
-        verdict=_verdict(kept, signs, min(len(before), len(after))),
+        verdict=_verdict(
+            kept, signs, min(len(before), len(after)), directed=not _has_no_direction(record)
+        ),
+        axis=axis,
     )
+
+
+def _has_no_direction(record: RunRecord) -> bool:
+    """Whether a lower loss is no better one: of an agent, or of two nets against each other."""
+    return "reward" in record.columns or no_good_direction(record)
 
 
 def _values(record: RunRecord, name: str, rows: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -126,20 +146,17 @@ def _halvings(scale: NDArray[np.float64]) -> float:
 
 
 def _slopes(
-    record: RunRecord, before: NDArray[np.intp], after: NDArray[np.intp]
+    record: RunRecord, before: NDArray[np.intp], after: NDArray[np.intp], per: float
 ) -> tuple[float, float]:
+    """Return the slopes of the loss; NaN where noise explains one."""
     found = []
     column = record.columns.get("loss")
     for rows in (before, after):
         known = rows[:0]
         if column is not None:
             known = rows[column.present[rows] & np.isfinite(column.values[rows])]
-        if column is None or len(known) < 3:
-            found.append(float("nan"))
-            continue
-        x, y = record.step[known], column.values[known]
-        u = x - x.mean()
-        found.append(float(1e3 * (u @ (y - y.mean())) / (u @ u)))
+        values = np.zeros(0) if column is None else column.values[known]
+        found.append(per * clear_slope(record.step[known], values))
     return found[0], found[1]
 
 
@@ -176,7 +193,9 @@ def _scale(halvings: ImpactRow | None, mean: ImpactRow | None) -> Sign:
     return Sign(name, "no" if halvings.after > halvings.before or lower else "unchanged", text)
 
 
-def _verdict(rows: tuple[ImpactRow, ...], signs: tuple[Sign, ...], num_rows: int) -> str:
+def _verdict(
+    rows: tuple[ImpactRow, ...], signs: tuple[Sign, ...], num_rows: int, *, directed: bool
+) -> str:
     """Return the verdict in one sentence; the loss and all three signs are named in it."""
     if num_rows < 3:
         return "too few rows on one side to judge"
@@ -191,7 +210,13 @@ def _verdict(rows: tuple[ImpactRow, ...], signs: tuple[Sign, ...], num_rows: int
     lowered = rate is not None and rate.after < rate.before * (1 - NOTICEABLE)
     if lowered and calm:
         told += "; the learning rate was lowered, which alone can do this"
-    moved, loss = _loss_moved(rows)
+    moved, loss = _moved(rows, "loss")
+    held_out, said = _moved(rows, "val_loss")
+    if not directed and moved and "none that is finite" not in loss:
+        moved, loss = 0, f"{loss}, of which neither direction is good"
+    elif said and "none that is finite" not in loss + said:
+        # What is held out says how good a run is; the training loss falls as one overfits.
+        moved, loss = held_out, f"val {said}; training {loss}"
     if moved:
         return f"{_LEADS[moved, int(np.sign(calm - worse))]}: {loss}; {told}"
     if logged:
@@ -211,9 +236,9 @@ _LEADS = {
 """By where the loss went and which signs prevail."""
 
 
-def _loss_moved(rows: tuple[ImpactRow, ...]) -> tuple[int, str]:
+def _moved(rows: tuple[ImpactRow, ...], signal: str) -> tuple[int, str]:
     """Return -1 for a loss that fell, 1 for one that rose, 0 for neither; and what to say of it."""
-    mean = next((r for r in rows if r.signal == "loss" and r.measure.startswith("mean")), None)
+    mean = next((r for r in rows if r.signal == signal and r.measure.startswith("mean")), None)
     if mean is None or not np.isfinite(mean.before):
         return 0, ""
     if not np.isfinite(mean.after):

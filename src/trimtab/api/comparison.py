@@ -1,5 +1,6 @@
 """`trimtab.compare`: two runs side by side, or one before and after a change."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -19,7 +20,7 @@ from trimtab.analysis.settings_diff import (
     setting_changes,
     stated_settings,
 )
-from trimtab.analysis.side_by_side import Comparison, Side, compare_sides, make_side
+from trimtab.analysis.side_by_side import OF_LEARNED, Comparison, Side, compare_sides, make_side
 from trimtab.analysis.source import read_source
 from trimtab.chronicle.rundir import RunDirectory
 from trimtab.errors import ConfigError, ReadError
@@ -31,6 +32,7 @@ from trimtab.report.side_text import SideText
 from trimtab.report.terminal import rendered_text
 from trimtab.signals import derive
 from trimtab.text import finite_json, is_number
+from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["RunComparison", "compare"]
 
@@ -66,21 +68,40 @@ class RunComparison:
     def ranking(self) -> tuple[tuple[str, float | None], ...]:
         """(run, how far its loss ends above that of the first), the best first; None: not finite.
 
-        Each at the steps that it has in common with the first; runs with none are left out.
+        Of the signal that `ranked_by` names. Each at the steps that it has in common with the
+        first; runs with none are left out, and of losses without a good direction all are.
         """
-        if self.sides is None:
+        if self.sides is None or not self.ranked_by:
             return ()
         gaps = [(self.sides.a.label, 0.0)]
+        down = SIGNAL_BY_NAME[self.ranked_by.split("/")[0]].bad == "down"
         lost: list[str] = []
         for c in (self.sides, *self.others):
-            if c.end_gap is None:
+            ends = {e.signal: e.b - e.a for e in c.ends}
+            gap = c.end_gap if self.ranked_by == "loss" else ends[self.ranked_by]
+            if gap is None:
                 continue
-            if c.loss_worse == "b" and c.worse_by is None:
+            if (c.loss_worse == "b" and c.worse_by is None) or not math.isfinite(gap):
                 lost.append(c.b.label)
             else:
-                gaps.append((c.b.label, c.end_gap))
-        ranked = sorted(gaps, key=lambda pair: pair[1])
+                gaps.append((c.b.label, gap))
+        ranked = sorted(gaps, key=lambda pair: -pair[1] if down else pair[1])
         return (*ranked, *((name, None) for name in lost))
+
+    @property
+    def ranked_by(self) -> str:
+        """The signal that runs are ranked by: held out or a reward where all have it, or the loss.
+
+        Empty where none says which is better.
+        """
+        if self.sides is None:
+            return ""
+        every = (self.sides, *self.others)
+        common = [e.signal for e in self.sides.ends if e.signal.split("/")[0] not in OF_LEARNED]
+        lost = {e.signal for c in every for e in c.ends if not math.isfinite(e.a)}
+        of_all = set(common).intersection(*({e.signal for e in c.ends} for c in every)) - lost
+        no_loss = any(c.of_agent or c.of_players or c.scale is not None for c in every)
+        return next((n for n in common if n in of_all), "" if no_loss else "loss")
 
     def to_dict(self) -> dict[str, object]:
         """Return the document of `trimtab compare --json`."""
@@ -92,6 +113,7 @@ class RunComparison:
                 for name, other in zip(self.other_names, self.others, strict=True)
             ]
             document["ranking"] = [{"run": run, "gap": gap} for run, gap in self.ranking]
+            document["ranked_by"] = self.ranked_by or None
         document["impact"] = None if self.impact is None else _impact_to_json(self.impact)
         if self.with_configs:
             document["settings"] = [{"key": c.key, "a": c.a, "b": c.b} for c in self.settings]
@@ -276,6 +298,7 @@ def _sides_to_json(c: Comparison) -> Mapping[str, object]:
     widest = c.widest
     return {
         "by": c.by,
+        "axis": c.axis,
         "common": None if c.common is None else list(c.common),
         "end_gap": c.end_gap,
         "widest_gap": None if widest is None else {"at": widest.position, "gap": widest.gap},
@@ -297,6 +320,7 @@ def _sides_to_json(c: Comparison) -> Mapping[str, object]:
         "unit": c.unit or None,
         "pace": None if c.pace is None else asdict(c.pace),
         "not_compared": list(c.not_compared),
+        "scale": None if c.scale is None else asdict(c.scale),
         "apart": [
             {"signal": x.signal, "a": x.a, "b": x.b, "since": x.since, "worse": x.worse}
             for x in c.apart

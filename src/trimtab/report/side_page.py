@@ -6,7 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from trimtab.analysis.impact import Impact
+from trimtab.analysis.paired import plural
 from trimtab.analysis.side_by_side import Comparison, Side, mean_text
+from trimtab.record import axis_word
 from trimtab.report.compare import Curve, Drawing
 from trimtab.report.html import source_hash, static_text
 from trimtab.report.panels import Panel, Stretch
@@ -59,17 +61,18 @@ def render_page(
         f"default-src 'none'; style-src '{source_hash(style)}'; base-uri 'none'; form-action 'none'"
     )
     sides = (side,) if c is None else (c.a, c.b, *(o.b for o in others))
-    told = [s for o in (c, *others) if o for s in (o.verdict, o.first_text) if s]
+    told_of = [o for o in (c, *others) if o is not None]
+    told = [s for o in told_of for s in (o.verdict, o.first_text) if s]
     body = [
         f"<h1>{text(title)}</h1>",
         *(f"<p>{text(t)}</p>" for t in told),
-        *(f'<p class="warn">{text(w)}</p>' for w in (c.warnings if c else ())),
+        *(f'<p class="warn">{text(w)}</p>' for o in told_of for w in o.warnings),
         *(f"<p>{text(note)}</p>" for note in (c.notes if c else ())),
         f"<p>{text(impact.verdict)}</p>" if impact else "",
         "<p>"
         + " ".join(f'<span class="key{i % 6}">{text(s.label)}</span>' for i, s in enumerate(sides))
         + "</p>",
-        _picture(sides, impact, c),
+        _picture(sides, impact, c, side),
         _tables(c, impact),
         *(f"<h2>{text(o.b.label)}</h2>{_tables(o, None)}" for o in others),
     ]
@@ -82,7 +85,9 @@ def render_page(
     )
 
 
-def _picture(sides: tuple[Side, ...], impact: Impact | None, c: Comparison | None) -> str:
+def _picture(
+    sides: tuple[Side, ...], impact: Impact | None, c: Comparison | None, side: Side
+) -> str:
     steps = [s.record.step[s.rows] for s in sides if len(s.rows)]
     if not steps:
         return ""
@@ -111,7 +116,7 @@ def _picture(sides: tuple[Side, ...], impact: Impact | None, c: Comparison | Non
                 stretches=stretches,
             )
             draw.panel(replace(panel, scale=_scale(panel)), height, label=name == "loss")
-    return draw.finish("step")
+    return draw.finish(axis_word(side.record if c is None else c.a.record))
 
 
 def _curve(side: Side, name: str, colour: int) -> Curve:
@@ -136,7 +141,7 @@ def _tables(c: Comparison | None, impact: Impact | None) -> str:
         ]
         parts.append(
             _table(
-                f"Within {number(impact.window_steps)} steps of {number(impact.at)}",
+                f"Within {number(impact.window_steps)} {plural(impact.axis)} of {number(impact.at)}",
                 ("", "before", "after"),
                 rows,
             )
@@ -151,8 +156,8 @@ def _tables(c: Comparison | None, impact: Impact | None) -> str:
     if c is not None:
         parts.append(
             _table(
-                f"At equal {c.by}s".replace("tokenss", "tokens"),
-                (c.by, c.a.label, c.b.label, f"gap, {c.unit}" if c.unit else "gap"),
+                f"At equal {plural(c.axis)}",
+                (c.axis, c.a.label, c.b.label, f"gap, {c.unit}" if c.unit else "gap"),
                 [tuple(number(v) for v in (g.position, g.a, g.b, g.gap)) for g in c.gaps],
             )
         )

@@ -8,12 +8,17 @@ from rich.table import Table
 from rich.text import Text
 
 from trimtab.analysis.impact import Impact
+from trimtab.analysis.paired import plural
 from trimtab.analysis.settings_diff import SettingChange
 from trimtab.analysis.side_by_side import Comparison, mean_text
 from trimtab.report.overview import Unpadded
 from trimtab.text import number, plain
 
 __all__ = ["SideText"]
+
+
+_ALIKE = 0.05
+"""Share by which one must need more to a loss than the other, to be told. Ours."""
 
 
 class SideText:
@@ -55,7 +60,10 @@ class SideText:
 
 def _sides(c: Comparison) -> Iterator[RenderableType]:
     if c.verdict:
-        mark, style = ("○", "") if not (c.worse or c.apart or c.pace) else ("●", "bold yellow")
+        # By the loss of an agent, or on another scale, nothing is amiss.
+        parts = c.loss_worse is not None and not c.of_agent and c.scale is None
+        told = c.worse or c.apart or c.pace or parts
+        mark, style = ("●", "bold yellow") if told else ("○", "")
         yield Text(f"{mark} {plain(c.verdict)}", style)
     if c.first_text:
         yield Text(plain(c.first_text))
@@ -66,7 +74,9 @@ def _sides(c: Comparison) -> Iterator[RenderableType]:
     if c.common is not None and c.end_gap is not None:
         yield Text(_summary(c))
         gaps = [(number(g.position), number(g.a), number(g.b), f"{g.gap:+.4g}") for g in c.gaps]
-        yield from _table((c.by, c.a.label, c.b.label, f"gap, {c.unit}" if c.unit else "gap"), gaps)
+        yield from _table(
+            (c.axis, c.a.label, c.b.label, f"gap, {c.unit}" if c.unit else "gap"), gaps
+        )
         means = [(m.signal.replace("_", " "), mean_text(m.a), mean_text(m.b), "") for m in c.means]
         yield from _table(("mean of", c.a.label, c.b.label, ""), means)
     changed = [(x.key, x.a or "—", x.b or "—") for x in c.changed]
@@ -78,13 +88,14 @@ def _sides(c: Comparison) -> Iterator[RenderableType]:
 
 def _impact(impact: Impact) -> Iterator[RenderableType]:
     yield Text()
-    yield Text(f"before and after {number(impact.at)}: {impact.verdict}", "bold")
+    at = f"{impact.axis} {number(impact.at)}"
+    yield Text(f"before and after {at}: {impact.verdict}", "bold")
     rows = [
         (f"{r.signal.replace('_', ' ')}, {r.measure}", mean_text(r.before), mean_text(r.after))
         for r in impact.rows
     ]
     head = (
-        f"within {number(impact.window_steps)} steps",
+        f"within {number(impact.window_steps)} {plural(impact.axis)}",
         f"before ({impact.num_before} rows)",
         f"after ({impact.num_after} rows)",
     )
@@ -94,24 +105,36 @@ def _impact(impact: Impact) -> Iterator[RenderableType]:
 
 def _summary(c: Comparison) -> str:
     low, high = c.common or (0.0, 0.0)
-    parts = [f"both from {c.by} {number(low)} to {number(high)}"]
+    parts = [f"both from {c.axis} {number(low)} to {number(high)}"]
     unit = f" {c.unit}" if c.unit else ""
     if c.end_gap:
         parts.append(f"at its end {c.b.label} is {c.end_gap:+.4g}{unit} from {c.a.label}")
-    if c.slopes is not None and c.slope_ratio is not None and np.isfinite(c.slope_ratio):
-        per = "10⁹ tokens" if c.by == "tokens" else "1 000 steps"
+    slopes = _slopes(c)
+    if slopes:
+        parts.append(slopes)
+    # Where neither is worse by the loss, which comes first to one is noise, or says nothing.
+    decides = c.loss_worse is not None and c.worse == c.loss_worse and not c.of_players
+    t = c.to_target
+    if t is not None and decides and abs(t.ratio - 1) >= _ALIKE:
         parts.append(
-            f"slopes {c.slopes[0]:+.3g} and {c.slopes[1]:+.3g}{unit} per {per}, ratio"
-            f" {c.slope_ratio:.3g}"
-        )
-    # Where neither is worse, which comes first to a loss is noise.
-    if c.to_target is not None and c.loss_worse is not None and not c.of_agent:
-        t = c.to_target
-        parts.append(
-            f"loss {number(t.loss)} is reached at {c.by} {number(t.a)} and {number(t.b)}:"
-            f" {c.b.label} needs {t.ratio:.2g} x the {'steps' if c.by == 'step' else c.by}"
+            f"loss {number(t.loss)} is reached at {c.axis} {number(t.a)} and {number(t.b)}:"
+            f" {c.b.label} needs {t.ratio:.2g} x the {plural(c.axis)}"
         )
     return " · ".join(parts)
+
+
+def _slopes(c: Comparison) -> str:
+    """Return the slopes at the end that noise does not explain; empty where there is none."""
+    known = [] if c.slopes is None else [s for s in c.slopes if np.isfinite(s)]
+    if c.slopes is None or not known:
+        return ""
+    per = {"tokens": "10⁹ tokens", "epoch": "epoch"}.get(c.axis, f"1 000 {plural(c.axis)}")
+    unit = f"{f' {c.unit}' if c.unit else ''} per {per}"
+    if len(known) == len(c.slopes):
+        ratio = "" if c.slope_ratio is None else f", ratio {c.slope_ratio:.3g}"
+        return f"slopes {known[0]:+.3g} and {known[1]:+.3g}{unit}{ratio}"
+    one, other = (c.a, c.b) if np.isfinite(c.slopes[0]) else (c.b, c.a)
+    return f"slope {known[0]:+.3g}{unit} of {one.label}; that of {other.label} is within noise"
 
 
 def _table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Iterator[RenderableType]:
