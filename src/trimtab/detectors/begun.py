@@ -24,6 +24,8 @@ __all__ = ["SLIDE_ROWS", "as_begun", "slide_of"]
 
 Floats = NDArray[np.float64]
 
+SOON = 0.1
+"""Of the rows, within which a first plateau that is over was no wait. Ours."""
 LEAST_ROWS = 24
 LEARNED = 1 / 3
 """Of the first losses: a fresh net may be further off than a guess. All bars are ours."""
@@ -41,7 +43,11 @@ it began on."""
 
 
 def as_begun(f: Finding, record: RunRecord) -> Finding:
-    """Return a loss that begins to fall as a note; others as they are."""
+    """Return a loss that begins to fall, or began to within few of its rows, as a note."""
+    if f.detector == "never-learns-flat" and f.severity == "warning" and f.end_row is not None:
+        span = record.rows_of(int(record.attempt[f.onset_row]))
+        if f.end_row - f.onset_row < SOON * (span.stop - span.start):
+            return replace(f, severity="info")
     if f.kind != "too-good" or f.signal != "loss" or not _begins(record, f):
         return f
     return replace(f, severity="info", text=f"{f.text}; it slides off a plateau")

@@ -215,6 +215,8 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
         return []
     if not name.startswith("loss/") and what.kind != "slowdown" and _is_learned(record, name, row):
         return []
+    # What a policy tries changes the gradients of the next batches by itself.
+    of_agent = name == "grad_norm" and "reward" in record.columns
     before = math.exp(float(np.mean(logs[at - m : at])))
     after = before * factor if up else before / factor
     label = signal_label(name) if name in LASTING else plain(name.removeprefix(OTHER), limit=60)
@@ -224,7 +226,7 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
             detector="lasting",
             kind=what.kind,
             signal=name,
-            severity="warning" if _is_worse(name, up=up) else "info",
+            severity="warning" if _is_worse(name, up=up) and not of_agent else "info",
             row=int(rows[min(at + m, num - 1) * size]),
             onset_row=row,
             value=after,

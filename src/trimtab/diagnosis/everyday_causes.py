@@ -498,6 +498,12 @@ EVERYDAY: tuple[CauseEntry, ...] = (
                 -6.0,
                 "what is NaN gives one answer to everything",
             ),
+            EvidenceRule(
+                "had-learned",
+                lambda f: e.yes(f.had_learned),
+                -9.0,
+                "it had learned before",
+            ),
         ),
         look_alikes=("no-gradient", "uniform-output", "updates-too-small"),
         test="train on one batch alone: a model that is wired comes near 0 within 200 steps",

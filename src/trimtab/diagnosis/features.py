@@ -204,6 +204,8 @@ class Features:
     rows_after: int | None = None
     """Rows of the attempt after the end; None while it lasts."""
     never_finite: bool = False
+    had_learned: bool = False
+    """The loss had come down far before the onset."""
     live_norms: bool = False
     """Gradients stay finite all the while."""
     updates_before: float | None = None

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.stand_in import is_distance
 from trimtab.diagnosis.history import EarlierIncidents
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
@@ -43,6 +44,8 @@ _SUMMED_GROWTH = 4.0
 """Rows, share of them that rise, and least growth of norms of gradients that add up. Ours."""
 _FIRST_UPDATES = 2
 """A first row up to here was made by the weights as they were at first, or nearly. Ours."""
+_LEARNED = 0.4
+"""Of the first loss, that one row at least of a run came to that had learned. Ours."""
 _LIVE_ROWS, _LIVE_SHARE = 8, 0.9
 """Gradient norms beside a loss that is never finite, and their share that must be. Ours."""
 _ORDER_ROWS = 4096
@@ -80,6 +83,7 @@ def plain_signs(
         "live_norms": live,
         "updates_before": _updates_before(record) if never and not live else None,
         "fed_again_from": _fed_again(record, incident),
+        "had_learned": _had_learned(record, before),
         "uniform_loss": loss,
         "uniform_over": classes,
         "blow_up": _blow_up(incident, earlier),
@@ -154,6 +158,15 @@ def _never_finite(
         if logs_any(record, name, spans):
             return not has_finite(record, name, spans)
     return False
+
+
+def _had_learned(record: RunRecord, before: Sequence[Span]) -> bool:
+    """Whether a loss that is a distance had come down far before the onset."""
+    start = first_finite(record, "loss", before)
+    if start is None or start <= 0 or not is_distance(record):
+        return False
+    least = lowest(record, "loss", before)
+    return least is not None and 0 <= least <= _LEARNED * start
 
 
 def _live(record: RunRecord, during: Span) -> bool:

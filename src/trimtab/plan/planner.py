@@ -426,7 +426,7 @@ def _lower_lr(case: _Case) -> Built:
     peak = f.lr_onset / f.lr_peak_share
     why = f"{f.lr_onset:.3g} was in force at the onset"
     if f.lr_peak_share < 0.99:
-        why += f", {peak:.3g} at the peak of the schedule"
+        why += f", {factor * f.lr_onset:.3g} with this peak in place of {peak:.3g}"
     if factor < 0.5:
         why += "; a smaller cut was tried before"
     return "lower-lr", {"lr": float(f"{factor * peak:.4g}"), "factor": factor}, why
