@@ -25,6 +25,7 @@ from trimtab.detectors.few_rows import FEWEST_ROWS
 from trimtab.detectors.reward_flat import gained
 from trimtab.kinds import RunVerdict
 from trimtab.masking import masked_text
+from trimtab.readers.freetext.unread_validation import HELD_OUT_UNREAD
 from trimtab.readers.other_columns import is_seldom
 from trimtab.readers.rank_values import is_of_rank
 from trimtab.readers.writers import PARTLY
@@ -154,13 +155,17 @@ class RunJudgement:
             parts.append(f"would see {', '.join(seen)}")
         blind = _lacking(self.logged)
         if blind:
-            parts.append(f"blind to {' and '.join(blind)} (not logged)")
+            # Validation that stands there in a form that nobody reads is logged all the same.
+            why = "not read, or not logged" if self.held_out_unread else "not logged"
+            parts.append(f"blind to {' and '.join(blind)} ({why})")
         return " · ".join(parts)
 
     logged: frozenset[str] = frozenset()
     """Signals of the log."""
     in_nats: bool = False
     """Whether the loss is known to be a cross-entropy."""
+    held_out_unread: bool = False
+    """Whether lines that name a loss of held-out data were not read."""
 
     def to_json(self) -> dict[str, object]:
         """Return what `inspect --json` holds as `judged`."""
@@ -250,6 +255,7 @@ def judgement_of(
         coverage=coverage,
         logged=logged,
         in_nats=in_nats,
+        held_out_unread=any(HELD_OUT_UNREAD in note for note in record.notes),
     )
 
 
@@ -443,7 +449,11 @@ def _cannot_tell(
                 f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} may go unseen:"
                 " fewer than 95 % of them are told from noise"
             )
-    said += [f"no {name} is logged" for name in _lacking(logged)]
+    unread = any(HELD_OUT_UNREAD in note for note in record.notes)
+    said += [
+        f"no {name} is {'read' if unread and name.startswith(_BLIND['val_loss']) else 'logged'}"
+        for name in _lacking(logged)
+    ]
     return tuple(said)
 
 

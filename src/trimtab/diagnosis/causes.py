@@ -473,6 +473,13 @@ _ENTRIES: tuple[CauseEntry, ...] = (
                 0.7,
                 "changed with the restart: {f.changed_names}",
             ),
+            EvidenceRule(
+                "began-anew",
+                lambda f: e.yes(f.began_anew),
+                8.0,
+                "the loss is back at that of the first rows and comes down as it did there: the"
+                " weights are those of an untrained model, no checkpoint was loaded",
+            ),
             EvidenceRule("repeated", e.of_kind("repeated-data"), 1.5, "data was fed twice"),
             EvidenceRule("no-restart", e.long_after_resume, -2.5, "no restart lies near the onset"),
             EvidenceRule(

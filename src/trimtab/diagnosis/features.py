@@ -204,6 +204,8 @@ class Features:
     rows_after: int | None = None
     """Rows of the attempt after the end; None while it lasts."""
     never_finite: bool = False
+    began_anew: bool = False
+    """From the onset on the loss does again what it did in the first rows of the log."""
     had_learned: bool = False
     """The loss had come down far before the onset."""
     live_norms: bool = False

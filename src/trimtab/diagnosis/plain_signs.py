@@ -44,6 +44,9 @@ _SUMMED_GROWTH = 4.0
 """Rows, share of them that rise, and least growth of norms of gradients that add up. Ours."""
 _FIRST_UPDATES = 2
 """A first row up to here was made by the weights as they were at first, or nearly. Ours."""
+_ANEW_ROWS, _ALIKE, _FELL = 64, 0.06, 0.2
+"""Rows that are laid over the first ones, and how far the logarithms of their losses may be apart, of
+which the first come down by so much, and lie as far above those before the onset. Ours."""
 _LEARNED = 0.4
 """Of the first loss, that one row at least of a run came to that had learned. Ours."""
 _LIVE_ROWS, _LIVE_SHARE = 8, 0.9
@@ -80,6 +83,7 @@ def plain_signs(
     return {
         "rows_after": _clean_rows_after(record, incident),
         "never_finite": never,
+        "began_anew": _began_anew(record, incident),
         "live_norms": live,
         "updates_before": _updates_before(record) if never and not live else None,
         "fed_again_from": _fed_again(record, incident),
@@ -158,6 +162,32 @@ def _never_finite(
         if logs_any(record, name, spans):
             return not has_finite(record, name, spans)
     return False
+
+
+def _began_anew(record: RunRecord, incident: Incident) -> bool:
+    """Whether a loss that is a distance repeats from the onset on what it did in its first rows.
+
+    Row by row, as the losses of two models do that learn the same from fresh weights.
+    """
+    column = record.columns.get("loss")
+    if column is None or not is_distance(record):
+        return False
+    first = column.finite_rows(slice(0, incident.onset_row))[:_ANEW_ROWS]
+    stop = record.attempts[record.attempt_index(incident.attempt)].end_row
+    again = column.finite_rows(
+        slice(incident.onset_row, min(stop, incident.onset_row + _ANEW_ROWS))
+    )
+    num = min(len(first), len(again))
+    if num < _ANEW_ROWS // 4:
+        return False
+    x, y = column.values[first[:num]], column.values[again[:num]]
+    before = column.values[column.finite_rows(slice(0, incident.onset_row))[-_ANEW_ROWS // 4 :]]
+    if min(x.min(), y.min(), before.min()) <= 0:
+        return False
+    apart = np.abs(np.log(y / x))
+    fell = np.log(x[: num // 8].mean() / x[-num // 4 :].mean())
+    rose = np.log(np.median(y[: num // 8]) / np.median(before))
+    return bool(np.median(apart) <= _ALIKE and fell >= _FELL and rose >= _FELL)
 
 
 def _had_learned(record: RunRecord, before: Sequence[Span]) -> bool:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from trimtab.readers.freetext.keys import is_held_out
 from trimtab.readers.numbers import counted, shown
 
-__all__ = ["UnreadValidation", "may_be_validation"]
+__all__ = ["HELD_OUT_UNREAD", "UnreadValidation", "may_be_validation"]
+
+HELD_OUT_UNREAD = "with a loss of held-out data are in a form that is not read"
 
 _LOSS = re.compile(
     r"loss|\bnll\b|xent|cross[ _-]?entropy|perplexity|\bppl\b|\b(?:mse|mae|rmse|bpb|bpc|elbo|bce)\b",
@@ -59,6 +61,5 @@ class UnreadValidation:
             return []
         num, (_, number, line) = sum(s[0] for s in often), min(often, key=lambda s: s[1])
         return [
-            f"{counted(num, 'line')} with a loss of held-out data are in a form that is not read, the"
-            f" first is line {number}: {shown(line)}"
+            f"{counted(num, 'line')} {HELD_OUT_UNREAD}, the first is line {number}: {shown(line)}"
         ]
