@@ -363,25 +363,30 @@ def _where_it_rises(
     """Return a block-wise finding dated into the attempt in which the signal changes.
 
     A block may reach from the rows before a resume into those after it. What else was found of the
-    signal right after the resume says so already.
+    signal right after the resume says so already, where hardly a row lies before it.
     """
     said = bisect_right(first_rows, min(f.row, record.num_rows - 1)) - 1
     home = bisect_right(first_rows, f.onset_row) - 1
     if f.grain_rows == 1 or said <= home or f.kind == "held-out-worse":
         return f
     begun = first_rows[said]
-    if any(g.signal == f.signal and 0 <= g.onset_row - begun < f.grain_rows for g in told):
-        return f
     stop = record.attempts[home].end_row
     rows = np.arange(f.onset_row, stop)
     rows = rows[record.step[rows] < record.step[begun]]
+    if any(g.signal == f.signal and 0 <= g.onset_row - begun < f.grain_rows for g in told):
+        few = len(rows) < f.grain_rows
+        return replace(_dated(f, record, begun), severity="info") if few else f
     values = record.columns[f.signal].values[rows] if f.signal in record.columns else rows[:0]
     values = values[np.isfinite(values)]
     if len(rows) >= 2 * f.grain_rows or (
         len(values) and abs(np.median(values) - f.expected) > abs(np.median(values) - f.value)
     ):
         return f
-    return replace(f, onset_row=begun, onset=float(record.step[begun]))
+    return _dated(f, record, begun)
+
+
+def _dated(f: Finding, record: RunRecord, row: int) -> Finding:
+    return replace(f, onset_row=row, onset=float(record.step[row]))
 
 
 class _Past:

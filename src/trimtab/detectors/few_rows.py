@@ -495,6 +495,10 @@ def _norm_climbs(record: RunRecord, span: slice) -> Iterator[Finding]:
     )
 
 
+EDGE_ROWS = 10
+"""Train losses before the lowest validation, without the last two, that say what it learned. Ours."""
+
+
 def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     """Yield the turn of validation after its lowest row."""
     held_out, train = record.columns.get("val_loss"), record.columns.get("loss")
@@ -525,6 +529,8 @@ def _overfits(record: RunRecord, span: slice) -> Iterator[Finding]:
     if not sure or len(last) < LASTS:
         return
     fell = then - median(last[-max(LASTS, len(last) // 3) :])
+    if at > 2 * EDGE_ROWS:  # what rose just there is told by its own rules, and does not fall
+        fell = min(fell, fell - then + median(train.values[trained[at - EDGE_ROWS : at - 2]]))
     if fell <= 0 or kendall_score(last[-MOST_ROWS:]) > 0:
         return
     if _steps_up(val[k:]) > JUMP * rise:

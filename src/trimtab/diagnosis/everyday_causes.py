@@ -322,9 +322,26 @@ EVERYDAY: tuple[CauseEntry, ...] = (
         title="the loss is on another scale: summed in place of averaged, or times a factor",
         modes=("F27", "F29"),
         prior=_RARE,
-        rules=_plain(
-            "loss-rescaled",
-            says="loss and gradient norm grew by the same factor in one row, and stay so",
+        rules=(
+            EvidenceRule(
+                "sign",
+                e.sign("loss-rescaled"),
+                _SURE,
+                "loss and gradient norm grew by the same factor in one row, and stay so",
+            ),
+            EvidenceRule(
+                "held-out-goes-on",
+                lambda f: e.yes(f.held_out_goes_on and "loss-rescaled" not in f.signs),
+                _SURE,
+                "one row took the training loss to {f.stepped_up:.3g} x its level, for good, and"
+                " validation is as good as before: the weights are",
+            ),
+            EvidenceRule(
+                "no-sign",
+                lambda f: e.no_sign("loss-rescaled")(f) * e.yes(not f.held_out_goes_on),
+                _ABSENT,
+                "nothing in the log shows it",
+            ),
         ),
         look_alikes=("setting-changed", "code-or-resume-change"),
         test="compare the reduction of the loss, and what it is divided by, with those of before",

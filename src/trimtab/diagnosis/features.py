@@ -25,7 +25,7 @@ from trimtab.diagnosis.history import (
 )
 from trimtab.diagnosis.plain_signs import plain_signs
 from trimtab.diagnosis.probes import DataProbe, TrialResult
-from trimtab.diagnosis.turns import stepped_up, turned_at_once
+from trimtab.diagnosis.turns import held_out_goes_on, stepped_up, turned_at_once
 from trimtab.incidents import Incident
 from trimtab.record import RunRecord
 from trimtab.signals.clip import clip_of, states_no_clip
@@ -179,6 +179,8 @@ class Features:
     over several, or not."""
     turn_of_both: bool = False
     """Whether the training loss left its course there, too."""
+    held_out_goes_on: bool = False
+    """Validation is as good after such a step as before it."""
     stepped_up: float | None = None
     """How many times its level one row took the loss to, where it then stands or falls; None: it did
     not."""
@@ -363,6 +365,8 @@ def incident_features(
     if _TURNS & {f.detector for f in incident.findings}:
         values.update(turned_at_once(record, _span(record, attempt)))
     values["stepped_up"] = stepped_up(record, before, during)
+    if values["stepped_up"] is not None:
+        values["held_out_goes_on"] = held_out_goes_on(record, before, during)
     values["data_share"] = _data_share(record, before, during)
     values.update(plain_signs(record, incident, before=before, during=during, earlier=earlier))
     return Features(**values)  # type: ignore[arg-type]

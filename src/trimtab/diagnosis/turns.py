@@ -18,7 +18,7 @@ from trimtab.record import RunRecord
 from trimtab.signals.robust import difference_sigma, median
 from trimtab.signals.spans import Span, finite_values, last_finite
 
-__all__ = ["stepped_up", "turned_at_once"]
+__all__ = ["held_out_goes_on", "stepped_up", "turned_at_once"]
 
 Floats = NDArray[np.float64]
 
@@ -90,6 +90,10 @@ def turned_at_once(record: RunRecord, span: Span) -> dict[str, object]:
     return {"turn": math.exp(rise), "turn_of_both": faster}
 
 
+_READINGS, _FEWEST_READINGS, _AS_GOOD = 4, 2, 1.15
+"""Readings of validation on each side; and times the level before, up to which it went on. Ours."""
+
+
 def stepped_up(record: RunRecord, before: Sequence[Span], during: Span) -> float | None:
     """Return to how many times its level one row took the loss, for good; None: it did not.
 
@@ -112,3 +116,18 @@ def stepped_up(record: RunRecord, before: Sequence[Span], during: Span) -> float
     # It stands there, or falls from there, and stays above what it was.
     stays = later <= _FLAT * first and end <= _CLIMBS * later and end >= _STANDS * level
     return first / level if stays else None
+
+
+def held_out_goes_on(record: RunRecord, before: Sequence[Span], during: Span) -> bool:
+    """Whether validation is after an onset as good as before it, by its last readings on each side.
+
+    Args:
+        record: What the run logged.
+        before: Spans of rows that led to the onset.
+        during: From the onset to the end.
+    """
+    was = last_finite(record, "val_loss", before, _READINGS)[1]
+    now = finite_values(record, "val_loss", during[0], during[1])[: 2 * _READINGS]
+    if len(was) < _FEWEST_READINGS or len(now) < _FEWEST_READINGS or not median(was) > 0:
+        return False
+    return median(now[-_READINGS:]) <= _AS_GOOD * median(was)
