@@ -639,7 +639,7 @@ DOMAIN_WORDS: tuple[DomainWord, ...] = (
         "1",
         "up",
         "Frechet distance of generated from real samples.",
-        "fid|eval/fid|fid50k|fid_score|metrics/fid50k_full|val/fid|fid5k|fid10k|train/fid",
+        "fid|eval/fid|test_fid|val_fid|valid_fid|test/fid|fid50k|fid_score|metrics/fid50k_full|val/fid|fid5k|fid10k|train/fid",
     ),
     DomainWord(
         "diffusion",

@@ -19,6 +19,10 @@ _SPECIAL = {
     "+nan": math.nan,
     "nan(ind)": math.nan,
     "-nan(ind)": math.nan,
+    # As the C library of Windows prints them.
+    **dict.fromkeys(("1.#qnan", "-1.#qnan", "1.#ind", "-1.#ind", "1.#snan"), math.nan),
+    "1.#inf": math.inf,
+    "-1.#inf": -math.inf,
     "inf": math.inf,
     "+inf": math.inf,
     "-inf": -math.inf,
