@@ -967,6 +967,7 @@ SIGN_CAUSES: Mapping[str, tuple[str, ...]] = {
     "policy-break": ("policy-update-too-large",),
     "reward-flat": ("reward-not-learned",),
     "reward-sinks": ("policy-update-too-large",),
+    "accuracy-sinks": ("forgetting",),
     "runaway": ("discriminator-too-strong",),
     "agent-loss": ("policy-update-too-large", "value-loss-explosion"),
 }

@@ -71,7 +71,8 @@ LATER = ("sign-score-lost", "sign-error-back")
 
 def with_score_sinks(record: RunRecord, findings: tuple[Finding, ...]) -> tuple[Finding, ...]:
     """Return findings with those of scores that sink, in place of what was seen of it later."""
-    sinks = _findings(record)
+    known = {f.signal for f in findings if f.severity != "info" and f.signal in _TRAINED}
+    sinks = tuple(f for f in _findings(record) if f.signal not in known)
     told = [
         f
         for f in findings
@@ -124,7 +125,7 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
     was, is_now = abs(best), abs(now)
     return finding_at(
         record,
-        detector="score-sinks",
+        detector="sign-accuracy-sinks" if name in _TRAINED else "score-sinks",
         kind=SCORES[name],
         signal=name,
         severity="warning",

@@ -338,7 +338,7 @@ DOMAIN_CAUSES: tuple[CauseEntry, ...] = (
     _cause(
         "forgetting",
         "what was known is forgotten: other data, wrong template, or a rate too high",
-        "fewer tokens are predicted",
+        "less is answered rightly",
         "evaluate the checkpoint before the onset on the batches after it",
         ("lower-lr", "check-pairs", "roll-back"),
         "code-or-resume-change",
