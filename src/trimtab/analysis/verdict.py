@@ -53,9 +53,10 @@ _FAR_MADS = 2.0
 """Median deviations of an eighth of the rewards, by which levels lie apart. Ours."""
 _OF_TRAINING = ("grad_norm", "lr", "step_time_s", "throughput", "loss_scale", "update_norm")
 """Signals that only a row of training has."""
-_FEW_BEHIND, _PART = 16, 0.1
-"""Rows of training without a loss behind the last that has one, and their share of those that have:
-from here on silence says nothing of them. Ours."""
+_FEW_BEHIND, _PART, _LATE, _USUAL = 16, 0.1, 3.0, 0.9
+"""Rows of training without a loss behind the last that has one, their share of those that have, and
+times the usual distance of two losses, by this quantile: from here on silence says nothing of them.
+Ours."""
 _NEVER = 0.05
 """A fault seen in a smaller share of places is said to be missed."""
 _MOST_NAMED = 5
@@ -315,7 +316,9 @@ def _loss_ends(record: RunRecord) -> str:
     logged = np.flatnonzero(record.columns["loss"].present)
     last = int(logged[-1])
     behind = int(trained[last + 1 :].sum())
-    if behind < max(_FEW_BEHIND, _PART * len(logged)):
+    # A loss may be logged each 50th row.
+    usual = float(np.quantile(np.diff(logged), _USUAL)) if len(logged) > 1 else 1.0
+    if behind < max(_FEW_BEHIND, _PART * len(logged), _LATE * usual):
         return ""
     return (
         f"no loss is logged in the last {number(behind)} rows, behind step"

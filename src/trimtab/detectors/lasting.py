@@ -53,6 +53,8 @@ NEAR = 4
 BEGIN_SHARE = 0.1
 """Of the rows, in which a run finds its way."""
 SCORES = ("reward", "eval_score", "accuracy", "token_accuracy")
+BY_ITSELF = 4.0
+"""Times that the gradient norm of an agent may fall as it learns."""
 EDGE, OVER_ERRORS = 16, 3.0
 """Rows on each side, and errors of medians, in which a loss drops or a reward gains at once."""
 """All bars are ours; see `benchmarks/origins/lasting.toml` for the logs that suggested them."""
@@ -215,8 +217,9 @@ def _of(record: RunRecord, name: str, what: Lasting, span: slice) -> list[Findin
         return []
     if not name.startswith("loss/") and what.kind != "slowdown" and _is_learned(record, name, row):
         return []
-    # What a policy tries changes the gradients of the next batches by itself.
-    of_agent = name == "grad_norm" and "reward" in record.columns
+    # What a policy tries changes the gradients of the next batches by itself, as far as they fall.
+    falls = not up and factor <= BY_ITSELF
+    of_agent = name == "grad_norm" and "reward" in record.columns and falls
     before = math.exp(float(np.mean(logs[at - m : at])))
     after = before * factor if up else before / factor
     label = signal_label(name) if name in LASTING else plain(name.removeprefix(OTHER), limit=60)

@@ -3,9 +3,10 @@
 A fall from one row to the next is too good to be true; one over thousands of steps of which no row
 was written, as of a resume whose first log is lost, is what was learned there. It is a note where
 the log leaves out `MANY` of its usual distances between rows and the steps of the run come to
-`GROWN` times those before, unless the loss falls to a tenth, which no pause of a log explains.
+r >= `GROWN` times those before, as long as the loss keeps 1 / sqrt(r) of its level: few fall faster.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -19,7 +20,7 @@ __all__ = ["MANY", "as_missed", "gap_before"]
 
 MANY = 16.0
 """Usual distances between two rows, from which on rows are missing between them."""
-GROWN, TENTH = 1.5, 0.1
+GROWN = 1.5
 BEFORE_ROWS, BEHIND_ROWS = 2, 3
 """Around an onset, within which the gap lies. All bars are ours."""
 
@@ -28,17 +29,21 @@ def as_missed(f: Finding, record: RunRecord) -> Finding:
     """Return a loss that is too good as a note where it fell while no rows were written."""
     if f.kind != "too-good" or f.signal != "loss" or f.severity == "info":
         return f
-    if not TENTH * f.expected < f.value < f.expected:
-        return f
     gap = gap_before(record, f.onset_row)
     if gap is None:
         return f
-    told = f"no rows from step {number(gap[0])} to {number(gap[1])}, it was learned there"
+    first, behind, grown = gap
+    if not f.expected / math.sqrt(grown) < f.value < f.expected:
+        return f
+    told = f"no rows from step {number(first)} to {number(behind)}, it may be learned there"
     return replace(f, severity="info", text=f"{f.text}; {told}")
 
 
-def gap_before(record: RunRecord, row: int) -> tuple[float, float] | None:
-    """Return the steps between which rows are missing around one; None: there is no such gap."""
+def gap_before(record: RunRecord, row: int) -> tuple[float, float, float] | None:
+    """Return between which steps rows are missing around one, and times how many steps there were.
+
+    None: there is no such gap.
+    """
     span = record.rows_of(int(record.attempt[row]))
     steps = record.step[span]
     gaps = np.diff(steps)
@@ -52,4 +57,5 @@ def gap_before(record: RunRecord, row: int) -> tuple[float, float] | None:
         return None
     before, after = float(steps[k]), float(steps[k + 1])
     begun = float(steps[0]) - usual
-    return (before, after) if after - begun >= GROWN * (before - begun) else None
+    grown = (after - begun) / max(before - begun, usual)
+    return (before, after, grown) if grown >= GROWN else None

@@ -7,11 +7,11 @@ where a stage changes, or a line announces another objective or other data, whic
 
 import re
 from dataclasses import replace
-from itertools import pairwise
 
 import numpy as np
 
 from trimtab.detectors.contract import Finding
+from trimtab.readers.by_values import is_guessed_time
 from trimtab.readers.stated_settings import ANNOUNCED, STAGE, STATED_SETTING
 from trimtab.record import RunRecord
 
@@ -38,7 +38,7 @@ SAME, LEAST_STEP, EARLY = 1.05, 0.5, 0.25
 the share of the rows in which a run warms up. Ours."""
 LATE_ROWS, AS_SLOW = 64, 0.35
 """Rows by which a new level of the pace may be dated late, and the share of its step by which the rows
-between two stated changes may move. Ours."""
+since the stated change may be off it. Ours."""
 NEAR_ROWS, MOST_ROWS = 4, 32
 """Rows between a change and what it does, and what its place may be off where that is a level. Ours."""
 
@@ -73,6 +73,8 @@ def as_stated(record: RunRecord, f: Finding) -> Finding:
         return f
     if f.kind == "too-good" and _ends_augmented(record, f):
         return replace(f, severity="info", text=f"{f.text}; detectors end without mosaics")
+    if f.kind == "slowdown" and f.signal == "step_time_s" and is_guessed_time(record.keys):
+        return replace(f, severity="info", text=f"{f.text}; its name may be that of other data")
     of = OF_PACE if f.kind == "slowdown" else OF_DATA
     announced = ANNOUNCED in record.keys.get(STATED_SETTING, "") or STAGE in record.columns
     if f.kind == "too-good" and not announced:
@@ -85,26 +87,26 @@ def as_stated(record: RunRecord, f: Finding) -> Finding:
 
 
 def _is_as_slow_since(record: RunRecord, f: Finding) -> bool:
-    """Whether a pace moves at stated changes alone, by the rows before it was dated and told."""
+    """Whether a pace moved at a stated change some rows before it was dated, and not since."""
     span, pace = record.rows_of(int(record.attempt[f.onset_row])), record.columns.get(f.signal)
     first, stop = max(span.start, f.onset_row - LATE_ROWS), min(span.stop, f.row + 1)
-    edges = {first, stop}
+    changes: set[int] = set()
     for name in OF_PACE:
         column = record.columns.get(name)
         rows = column.finite_rows(slice(first, stop)) if column is not None else np.zeros(0, int)
         if column is not None and len(rows) > 1:
-            edges |= set(rows[1:][np.diff(column.values[rows]) != 0].tolist())
-    if pace is None or len(edges) < 3:
+            changes |= set(rows[1:][np.diff(column.values[rows]) != 0].tolist())
+    before = [row for row in changes if row < f.onset_row]
+    if pace is None or not before:
         return False
-    for a, b in pairwise(sorted(edges)):
-        here = pace.values[pace.finite_rows(slice(a, b))]
-        halves = np.array_split(here, 2)
-        if len(here) < NEAR_ROWS:
-            continue
-        moved = abs(float(np.median(halves[1]) - np.median(halves[0])))
-        if moved > AS_SLOW * abs(f.value - f.expected):
-            return False
-    return True
+    behind = min((row for row in changes if row > f.onset_row), default=stop)
+    between = pace.values[pace.finite_rows(slice(max(before), f.onset_row))]
+    after = pace.values[pace.finite_rows(slice(f.onset_row, behind))]
+    if min(len(between), len(after)) < NEAR_ROWS:
+        return False
+    now = float(np.median(after))
+    off = abs(float(np.median(between)) - now)
+    return off <= AS_SLOW * abs(now - f.expected)
 
 
 def _ends_augmented(record: RunRecord, f: Finding) -> bool:

@@ -13,20 +13,31 @@ from numpy.typing import NDArray
 
 from trimtab.readers.numbers import shown
 from trimtab.record import Column
+from trimtab.signals.robust import difference_sigma
 from trimtab.vocabulary import normalise
 
-__all__ = ["is_scale", "is_time_of_step", "may_be_timed", "named_by_values", "note_by_values"]
+__all__ = [
+    "is_guessed_time",
+    "is_scale",
+    "is_time_of_step",
+    "may_be_timed",
+    "named_by_values",
+    "note_by_values",
+]
 
 Floats = NDArray[np.float64]
 
 _TIMED = re.compile(
     r"(?:(?:train|training)[ /])?(?:(?:batch|iter|iteration|step|elapsed) )?"
-    r"(?:secs?|seconds|s|dt|time|elapsed|duration|runtime|took)"
+    r"(?:secs?|seconds|s|dt|time|elapsed|runtime|took)"
     r"(?: (?:taken|elapsed|spent))?(?: ?\(?(?:s|secs?|seconds|ms|msec)\)?)?"
 )
+_BARE = frozenset({"dt", "time"})
 _SCALERS = frozenset({"scaler", "amp scaler", "grad scaler", "gradscaler", "fp16 scaler", "amp"})
 _FEWEST, _EVEN = 16, 0.6
 """Values, and falls by rises or rises by falls, from which on they do not add up. Ours."""
+_SCATTER, _HELD = 0.3, 0.5
+"""Of the level, by which single steps differ at most; and moves that are none. Ours."""
 _LONGEST_S = 1e6
 _FEWEST_SCALES = 8
 
@@ -51,9 +62,23 @@ def is_time_of_step(values: Floats) -> bool:
     values = values[np.isfinite(values)]
     if len(values) < _FEWEST or values.min() < 0 or not 0 < np.median(values) < _LONGEST_S:
         return False
+    # The length of a recording, or a time that is sampled, scatters; a step takes what it takes.
+    if difference_sigma(np.diff(values)) > _SCATTER * float(np.median(values)):
+        return False
     moves = np.diff(values)
+    if (moves == 0).mean() > _HELD:
+        return False
     falls, rises = int((moves < 0).sum()), int((moves > 0).sum())
     return min(falls, rises) >= _EVEN * max(falls, rises) > 0
+
+
+def is_guessed_time(keys: Mapping[str, str]) -> bool:
+    """Whether what is read as the time of a step is called so by its values alone: a solver's `dt`.
+
+    Args:
+        keys: Signal -> key, of a record.
+    """
+    return normalise(keys.get("step_time_s", "")) in _BARE
 
 
 def is_scale(values: Floats) -> bool:
