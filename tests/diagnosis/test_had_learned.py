@@ -5,7 +5,9 @@ import numpy as np
 import trimtab
 
 
-def test_a_model_that_had_learned_and_gives_one_answer_then_was_not_guessing_from_the_start() -> None:
+def test_a_model_that_had_learned_and_gives_one_answer_then_was_not_guessing_from_the_start() -> (
+    None
+):
     n = np.arange(200)
     rng = np.random.default_rng(0)
     lost = n >= 90

@@ -35,7 +35,7 @@ def _json(key: str) -> Callable[[int], str]:
     return row
 
 
-@pytest.mark.parametrize("then", ["train_loss", "train/lm_loss", "train.loss"])
+@pytest.mark.parametrize("then", ["train_loss", "train/loss", "train.loss"])
 def test_a_loss_that_goes_on_under_another_key_is_read_on(tmp_path: Path, then: str) -> None:
     first, second = _json("loss"), _json(then)
     lines = [(first if i < N // 2 else second)(i) for i in range(N)]
@@ -103,7 +103,28 @@ def test_evaluations_behind_the_last_loss_are_no_training(tmp_path: Path) -> Non
 def test_keys_that_stand_among_the_others_are_left_out() -> None:
     place, values = np.arange(100), np.linspace(3, 2, 100)
     found = renamed("loss", "loss", place, values, {"train_loss": (place[50:], values[50:])})
-    assert (found.before, found.behind, found.note) == ((), (), "")
+    assert (found.joined, found.note) == ((), "")
+
+
+@pytest.mark.parametrize("then", ["lm_loss", "total_loss"])
+def test_what_may_be_another_loss_is_not_joined_and_not_called_healthy(
+    tmp_path: Path, then: str
+) -> None:
+    first, second = _json(then), _json("loss")
+    lines = [(first if i < N // 2 else second)(i) for i in range(N)]
+    verdict, rows, why = _verdict(tmp_path / "log.jsonl", lines)
+    assert (verdict, rows) == ("not-judged", N // 2)
+    assert "another" in why
+
+
+@pytest.mark.parametrize("both", [0, 1])
+def test_keys_that_take_turns_are_read_whole(tmp_path: Path, both: int) -> None:
+    rows = [
+        {"step": i, "train_loss" if 130 <= i < 260 else "loss": loss_at(i)}
+        | ({"train_loss": loss_at(i), "loss": loss_at(i)} if both and i == 130 else {})
+        for i in range(N)
+    ]
+    assert _verdict(tmp_path / "log.jsonl", [json.dumps(r) for r in rows])[:2] == ("healthy", N)
 
 
 def test_tags_of_two_event_files_that_follow_each_other_are_one_loss(tmp_path: Path) -> None:

@@ -526,13 +526,13 @@ def _read_text(reader: Reader, path: Path) -> RunRecord:
         raise died or error from None
     if record.format in _FORMATS_OF_TEXT:
         lines = read_tail(path)
-        return with_unread_end(replace(record, tail=lines), lines)
+        return with_unread_end(replace(record, tail=lines), lines, path)
     if isinstance(reader, (JsonlReader, CsvReader)):
         with watching(_unseen):  # a second look is no progress
             lines = read_tail(path)
         # `2>&1 | tee` puts what ended a run behind its rows.
         behind = _behind_the_rows(lines, is_json=isinstance(reader, JsonlReader))
-        record = with_unread_end(record, behind)
+        record = with_unread_end(record, behind, path)
         return replace(record, tail=behind) if behind else record
     return record
 

@@ -177,21 +177,20 @@ def _join_renamed(
         found = renamed(
             name, tag, mine.order, mine.value, {t: (s.order, s.value) for t, s in others.items()}
         )
-        joined = (*found.before, *found.behind)
         if found.note:
             notes.append(found.note)
-        if not joined:
+        if not found.joined:
             continue
-        taken.extend(joined)
+        taken.extend(found.joined)
         left_out = f"{name} is read from {tag!r}; left out:"
         notes[:] = [n for n in notes if not n.startswith(left_out)]
-        parts = [*(others[t] for t in found.before), mine, *(others[t] for t in found.behind)]
-        signals[name] = TagSeries(
-            *(
-                np.concatenate([getattr(part, what) for part in parts])
-                for what in ("order", "step", "value")
-            )
+        parts = [mine, *(others[t] for t in found.joined)]
+        order, step, value = (
+            np.concatenate([getattr(part, what) for part in parts])
+            for what in ("order", "step", "value")
         )
+        written = np.argsort(order, kind="stable")
+        signals[name] = TagSeries(order[written], step[written], value[written])
     return tuple(taken)
 
 

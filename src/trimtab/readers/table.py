@@ -1063,14 +1063,13 @@ class LogTable:
         )
         if found.note:
             self.notes.append(found.note)
-        joined = (*found.before, *found.behind)
-        for key in joined:
-            here = others[key].present
+        for key in found.joined:
+            here = others[key].present & ~column.present
             column = Column(
                 np.where(here, others[key].values, column.values), column.present | here
             )
-        self._renamed.extend(joined)
-        return column, [k for k in candidates if k not in joined]
+        self._renamed.extend(found.joined)
+        return column, [k for k in candidates if k not in found.joined]
 
     def _note_others(self, name: str, best: str, candidates: Sequence[str]) -> None:
         others = [k for k in candidates if k != best]
