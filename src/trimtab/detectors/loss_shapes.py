@@ -68,6 +68,8 @@ MIN_ROWS = 60
 THROWN, THROWN_ROWS, THROWN_BY = 8.0, 3, 12
 """Times the first loss, rows so high in a row, and the row of an attempt before which they begin.
 Ours."""
+CUT_ROWS, CUT = 4, 2 / 3
+"""Rows before a cut that show where the loss was; and what is left of a rate that was cut. Ours."""
 ONCE_ROWS = 12
 """Fewest rows that can show a fall at once: half of them before it, a third of them after. Ours."""
 ONCE_SHARE = 0.1
@@ -572,10 +574,13 @@ def _too_low(record: RunRecord, rows: Rows) -> Finding | None:
         return None
     score, k, end, fall = best
     first, stop = int(c.rows[k]), int(c.rows[end])
-    # The level behind the fall is that of three blocks: what brought them down lies among them.
-    if _rate_was_cut(record, rows, first, int(c.rows[min(end + 3, num)])):
-        return None
     high, reached = median(c.y[k - 4 : k]), median(c.y[end : end + 3])
+    if _rate_was_cut(record, rows, first, stop):
+        return None
+    # The level behind the fall is that of three blocks: a cut among them may have brought it down.
+    behind = int(c.rows[min(end + 3, num)])
+    if _cut_before_fall(record, rows, (stop, behind), (high + reached) / 2):
+        return None
     # The rows before promised a part of what came; validation has to show more than that part.
     promised = max(high - reached - fall, 0.0)
     if _validation_fell(record, rows, (first, stop), promised + 0.5 * fall):
@@ -636,6 +641,17 @@ def _edge(record: RunRecord, rows: Rows, first: int, stop: int, high: float, low
     half = high - 0.25 * (high - low)
     below = np.flatnonzero(loss[around] < half)
     return int(around[below[0]]) if len(below) else first
+
+
+def _cut_before_fall(record: RunRecord, rows: Rows, place: tuple[int, int], half: float) -> bool:
+    """Whether the rate was cut in some rows while the loss was still above a level."""
+    lr, loss = record.columns.get("lr"), record.columns["loss"].values
+    if lr is None:
+        return False
+    at = np.flatnonzero((rows >= place[0] - CUT_ROWS) & (rows <= place[1]))
+    rate = lr.values[rows[at]]
+    cuts = at[1:][rate[1:] < CUT * rate[:-1]]
+    return any(median(loss[rows[max(0, k - CUT_ROWS) : k]]) > half for k in cuts.tolist() if k)
 
 
 def _rate_was_cut(record: RunRecord, rows: Rows, first: int, stop: int) -> bool:

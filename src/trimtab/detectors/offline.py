@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from trimtab.detectors.borne_out import as_borne_out
+from trimtab.detectors.by_design import as_designed
 from trimtab.detectors.came_up import with_climbs
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.cut_early import cut_early_findings
@@ -270,7 +271,7 @@ def all_findings(
     if with_score_sinks.__name__ not in moved.off:
         found = with_score_sinks(record, found)
     if with_reward_sinks.__name__ not in moved.off:
-        found = with_reward_sinks(record, found)
+        found = as_designed(record, with_reward_sinks(record, found))
     if with_climbs.__name__ not in moved.off and is_distance(record) and not no_distance:
         climbs = with_climbs(record, found)
         if as_explained.__name__ not in moved.off:

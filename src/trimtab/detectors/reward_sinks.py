@@ -9,8 +9,8 @@ falls behind it (isotonic regression on both sides),
     rose and lost >= `SURE` sigma,  lost >= `LOST` rose,  and b[k:] falls by Kendall's test
 
 Rewards that wander, AR(1) of up to .98 about one level or about a curve of learning, come to such a
-`SURE` in 1 of 100 series of 120 rows and in fewer of longer ones; a random walk does in 1 of 50. In
-hindsight, of `FEWEST` rows and more, where no sign of those tells the same. It dates from the last block
+`SURE` in 1 of 100 series of 120 rows and in fewer of longer ones; a random walk does in 1 of 50. Not told of what sinks by
+design (`by_design`). In hindsight, of `FEWEST` rows and more, where no sign of those tells the same. It dates from the last block
 that lies within `BEGUN` of what is lost. Blind to a fall within the last tenth of the rows.
 """
 
@@ -19,6 +19,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.by_design import sinks_by_design
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
@@ -53,7 +54,7 @@ def with_reward_sinks(record: RunRecord, findings: tuple[Finding, ...]) -> tuple
             continue
         rows = column.finite_rows(span)
         sunk = _sinks(column.values[rows]) if len(rows) >= FEWEST else None
-        if sunk is None:
+        if sunk is None or sinks_by_design(record, "reward", rows[sunk[0] :]):
             continue
         k, first, best, last, score = sunk
         found.append(

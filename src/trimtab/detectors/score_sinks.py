@@ -27,6 +27,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from trimtab.detectors.by_design import sinks_by_design
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
@@ -111,6 +112,8 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
     since = y[k:]
     error = sigma * (1 / 3 + 1 / last) ** 0.5
     trend = kendall_score(since[:: len(since) // MOST_COMPARED + 1])
+    if name in _TRAINED and sinks_by_design(record, name, rows[k:]):
+        return None
     if _is_meant(record, name, rows[k:]) or lost < STRAIGHT * _about_a_line(since):
         return None
     if not (

@@ -62,7 +62,7 @@ _SEEN_ROWS = 4096
 _BY_CHANCE = 4.0
 """Spreads of single rows that the highest of a stretch may lie above them. Ours."""
 _LEAST_NOISE_ROWS = 8
-_JUST_BEFORE, _STIRRED, _DENSE = 4, 4.0, 5.0
+_JUST_BEFORE, _STIRRED, _DENSE = 4, 4.0, 2.0
 """Losses before a value that is not finite, spreads of single rows that none of them passes,
 and steps of a row up to which a climb between two rows would show. Ours."""
 # Norms are heavy-tailed: twice the median is usual for single steps of a sound run.

@@ -27,7 +27,7 @@ _TERMS = (
     "the terms of the loss in that row are finite: their sum, or a term that is not logged, is not"
 )
 _SUDDEN = "{f.nonfinite_first} not finite although the row before was as usual"
-_LOSS_FIRST = "the loss itself was not finite, before or with the gradients"
+_LOSS_FIRST = "the loss itself was not finite, and nothing that is logged before it"
 _SUDDEN_WEIGHT = 1.6
 """Nats. A rate that is too high and weights that overflow stir the norms first; a batch or a
 formula does not. Chosen on generator seeds 0-2, checked on stated causes."""
