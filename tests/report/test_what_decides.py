@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trimtab.analysis.against import against_findings, against_note
+from trimtab.analysis.divergence import apart_at_end
 from trimtab.analysis.impact import measure_impact
 from trimtab.analysis.side_by_side import Comparison, compare_sides, make_side
 from trimtab.api.comparison import compare
@@ -441,3 +442,13 @@ def test_before_and_after_a_change_what_is_held_out_decides() -> None:
     found = measure_impact(overfit, overfit.lineage_rows(), at=50, window_steps=50)
     assert found.verdict.startswith("worse: val loss 0.")
     assert "training loss 0." in found.verdict
+
+
+def test_a_validation_that_turns_late_is_worse_though_its_gap_still_grows() -> None:
+    rng = np.random.default_rng(0)
+    steps = np.arange(0.0, 800.0, 20.0)
+    falls = 2.4 + 0.95 * np.exp(-steps / 150)
+    turns = falls + 0.2 * np.maximum(steps - 400, 0) / 400
+    noise = 0.01 * rng.standard_normal((2, len(steps)))
+    assert apart_at_end(falls + noise[0], turns + noise[1]) is not None
+    assert apart_at_end(falls + noise[0], falls + noise[1]) is None

@@ -310,6 +310,10 @@ def find_partings(a: Floats, b: Floats, *, skip: int = 0) -> tuple[tuple[Parting
     return tuple(found), float(sigma)
 
 
+_ABOUT_LINE = 1.5
+"""Times what a gap of signals wanders by about a line, that counts as its noise. Ours."""
+
+
 def apart_at_end(a: Floats, b: Floats, *, skip: int = 0) -> int | None:
     """Return the row from which two signals stay apart beyond noise to their end, or None.
 
@@ -338,8 +342,11 @@ def apart_at_end(a: Floats, b: Floats, *, skip: int = 0) -> int | None:
     steps = np.sort(np.abs(np.diff(late)))[:-1]
     sigma = max(float(np.sqrt(np.mean(steps**2) / 2)), _rounding(a[kept]), _rounding(b[kept]))
     if len(gap) >= MIN_ROWS:
-        # Neighbors that go together step less than they wander: 4 times that is enough.
-        sigma = max(sigma, 0.8 * float(np.std(late)))
+        # Neighbors that go together step less than they wander: 4 times that is enough, and what
+        # they wander by about a line, of a gap that grows.
+        at = np.arange(len(late))
+        about = float(np.std(late - np.polyval(np.polyfit(at, late, 1), at)))
+        sigma = max(sigma, min(0.8 * float(np.std(late)), _ABOUT_LINE * about))
     side = np.sign(gap[-1])
     last = gap[-(len(gap) // 3 + 1) :]
     if (np.sign(last) != side).any() or abs(float(np.median(last))) <= _SIGMAS * sigma:
