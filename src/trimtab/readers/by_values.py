@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from trimtab.readers.numbers import shown
 from trimtab.record import Column
-from trimtab.signals.robust import difference_sigma
 from trimtab.vocabulary import normalise
 
 __all__ = [
@@ -36,7 +35,7 @@ _BARE = frozenset({"dt", "time"})
 _SCALERS = frozenset({"scaler", "amp scaler", "grad scaler", "gradscaler", "fp16 scaler", "amp"})
 _FEWEST, _EVEN = 16, 0.6
 """Values, and falls by rises or rises by falls, from which on they do not add up. Ours."""
-_SCATTER, _HELD = 0.3, 0.5
+_SCATTER, _HELD = 0.28, 0.5
 """Of the level, by which single steps differ at most; and moves that are none. Ours."""
 _LONGEST_S = 1e6
 _FEWEST_SCALES = 8
@@ -63,9 +62,9 @@ def is_time_of_step(values: Floats) -> bool:
     if len(values) < _FEWEST or values.min() < 0 or not 0 < np.median(values) < _LONGEST_S:
         return False
     # The length of a recording, or a time that is sampled, scatters; a step takes what it takes.
-    if difference_sigma(np.diff(values)) > _SCATTER * float(np.median(values)):
-        return False
     moves = np.diff(values)
+    if float(np.median(np.abs(moves))) > _SCATTER * float(np.median(values)):
+        return False
     if (moves == 0).mean() > _HELD:
         return False
     falls, rises = int((moves < 0).sum()), int((moves > 0).sum())
