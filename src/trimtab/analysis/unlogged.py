@@ -28,10 +28,12 @@ def _gaps(record: RunRecord) -> tuple[str, ...]:
     found: list[tuple[float, float]] = []
     for index in range(len(record.attempts)):
         steps = record.step[record.rows_of(index)]
-        gaps = np.diff(steps)
-        if len(gaps) < _FEWEST or not (gaps > 0).all():
+        with np.errstate(over="ignore", invalid="ignore"):
+            gaps = np.diff(steps)
+            whole = float(gaps.sum())
+        if len(gaps) < _FEWEST or not (gaps > 0).all() or not np.isfinite(whole):
             continue
-        wide = max(MANY * median(gaps), _SHARE * float(steps[-1] - steps[0]))
+        wide = max(MANY * median(gaps), _SHARE * whole)
         found += [(float(steps[k]), float(steps[k + 1])) for k in np.flatnonzero(gaps >= wide)]
     if not found:
         return ()

@@ -166,10 +166,12 @@ def _places(record: RunRecord, rows: Rows) -> Floats:
     two of them. Where steps do not rise from row to row they say nothing, and the rows count.
     """
     every = np.arange(len(rows), dtype=np.float64)
-    gaps = np.diff(record.step[rows])
-    if record.axis == "row" or not len(gaps) or not (gaps > 0).all():
+    if record.axis == "row" or len(rows) < 2:
         return every
-    return np.concatenate(([0.0], np.cumsum(gaps / median(gaps))))
+    with np.errstate(over="ignore", invalid="ignore"):  # damaged logs hold steps of 1e308
+        gaps = np.diff(record.step[rows])
+        place = np.concatenate(([0.0], np.cumsum(gaps / median(gaps))))
+    return place if (gaps > 0).all() and np.isfinite(place).all() else every
 
 
 def _attempts(record: RunRecord) -> list[Rows]:

@@ -46,7 +46,8 @@ def gap_before(record: RunRecord, row: int) -> tuple[float, float, float] | None
     """
     span = record.rows_of(int(record.attempt[row]))
     steps = record.step[span]
-    gaps = np.diff(steps)
+    with np.errstate(over="ignore", invalid="ignore"):
+        gaps = np.diff(steps)
     if record.axis == "row" or not len(gaps):
         return None
     usual = median(gaps[gaps > 0]) if (gaps > 0).any() else 0.0
@@ -56,6 +57,6 @@ def gap_before(record: RunRecord, row: int) -> tuple[float, float, float] | None
     if not len(here) or usual <= 0 or gaps[k] < MANY * usual:
         return None
     before, after = float(steps[k]), float(steps[k + 1])
-    begun = float(steps[0]) - usual
+    begun = float(steps[0]) - float(usual)
     grown = (after - begun) / max(before - begun, usual)
     return (before, after, grown) if grown >= GROWN else None

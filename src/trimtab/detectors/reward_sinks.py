@@ -32,7 +32,7 @@ __all__ = ["with_reward_sinks"]
 Floats = NDArray[np.float64]
 
 KIND = "policy-collapse"
-FEWEST, BLOCKS = 96, 32
+FEWEST, BLOCKS, MOST = 96, 32, 1e100
 SURE, LOST, FALLS, BEGUN = 20.0, 0.45, -2.5, 0.1
 FIRST_BLOCKS, LAST_BLOCKS, EDGE = 2, 3, 3
 """Blocks that make the first and the last level, and at either end, in which no best one lies. All
@@ -82,6 +82,9 @@ def with_reward_sinks(record: RunRecord, findings: tuple[Finding, ...]) -> tuple
 
 def _sinks(y: Floats) -> tuple[int, float, float, float, float] | None:
     """Return (row, first level, best, last, score) where rewards sink from their best; else None."""
+    size = float(np.abs(y).max())
+    if not 0 < size < MOST:  # what is beyond it would overflow, and is told by its own rules
+        return None
     edges = np.linspace(0, len(y), BLOCKS + 1).astype(np.intp)
     b = np.array([float(y[i:j].mean()) for i, j in pairwise(edges)])
     smooth = np.array([median(b[max(0, i - 1) : i + 2]) for i in range(len(b))])

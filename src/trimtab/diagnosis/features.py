@@ -780,7 +780,9 @@ def _shape(
 def _is_dense(record: RunRecord, before: Sequence[Span]) -> bool:
     """Whether a row stands for so few steps that a climb takes rows."""
     steps = record.step[last_rows(before, _LEVEL_ROWS)]
-    return record.axis == "step" and len(steps) > 1 and float(np.median(np.diff(steps))) <= _DENSE
+    with np.errstate(over="ignore", invalid="ignore"):
+        gaps = np.diff(steps)
+    return record.axis == "step" and len(steps) > 1 and float(np.median(gaps)) <= _DENSE
 
 
 def _row_noise(values: NDArray[np.float64]) -> float:

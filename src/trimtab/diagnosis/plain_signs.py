@@ -184,9 +184,9 @@ def _began_anew(record: RunRecord, incident: Incident) -> bool:
     before = column.values[column.finite_rows(slice(0, incident.onset_row))[-_ANEW_ROWS // 4 :]]
     if min(x.min(), y.min(), before.min()) <= 0:
         return False
-    apart = np.abs(np.log(y / x))
-    fell = np.log(x[: num // 8].mean() / x[-num // 4 :].mean())
-    rose = np.log(np.median(y[: num // 8]) / np.median(before))
+    apart = np.abs(np.log(y) - np.log(x))
+    fell = np.log(np.median(x[: num // 8])) - np.log(np.median(x[-num // 4 :]))
+    rose = np.log(np.median(y[: num // 8])) - np.log(np.median(before))
     return bool(np.median(apart) <= _ALIKE and fell >= _FELL and rose >= _FELL)
 
 

@@ -42,8 +42,9 @@ def with_unread_end(record: RunRecord, lines: Sequence[str], path: Path) -> RunR
     if record.axis == "row" or record.num_loss_rows < _FEWEST:
         return record
     step = record.step[record.columns["loss"].present]
-    gap, last = float(np.median(np.diff(step))), float(step[-1])
-    if not gap > 0:
+    with np.errstate(over="ignore", invalid="ignore"):  # damaged logs hold steps of 1e308
+        gap, last = float(np.median(np.diff(step))), float(step[-1])
+    if not 0 < gap < np.inf:
         return record
     forms: dict[str, list[tuple[int, tuple[float, ...]]]] = {}
     for at, line in enumerate(lines):
@@ -90,8 +91,13 @@ def _first_of(path: Path, form: str, place: int) -> float | None:
 def _rises(rows: Sequence[tuple[float, ...]], last: float, gap: float) -> int | None:
     """Return which of the numbers of each line rises by a gap from line to line, all behind a place."""
     for place, values in enumerate(zip(*rows, strict=False)):
-        steps = np.diff(values)
-        even = np.allclose(steps, steps[0]) and gap <= steps[0] <= _SELDOM * gap
+        with np.errstate(over="ignore", invalid="ignore"):
+            steps = np.diff(values)
+        even = (
+            np.isfinite(steps).all()
+            and np.allclose(steps, steps[0])
+            and gap <= steps[0] <= _SELDOM * gap
+        )
         if even and last < values[0]:
             return place
     return None
