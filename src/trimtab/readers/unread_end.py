@@ -93,11 +93,7 @@ def _rises(rows: Sequence[tuple[float, ...]], last: float, gap: float) -> int | 
     for place, values in enumerate(zip(*rows, strict=False)):
         with np.errstate(over="ignore", invalid="ignore"):
             steps = np.diff(values)
-        even = (
-            np.isfinite(steps).all()
-            and np.allclose(steps, steps[0])
-            and gap <= steps[0] <= _SELDOM * gap
-        )
-        if even and last < values[0]:
+            even = np.isfinite(steps).all() and np.allclose(steps, steps[0])
+        if even and gap <= steps[0] <= _SELDOM * gap and last < values[0]:
             return place
     return None
