@@ -534,6 +534,23 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
             not_compared=left,
             ends=_ends(found, None),
         )
+    return _over_common(replace(found, notes=told), ((xa, ya), (xb, yb)), reordered)
+
+
+def _over_common(
+    found: Comparison,
+    losses: tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...],
+    reordered: tuple[str, ...],
+) -> Comparison:
+    """Return a comparison with what both losses have in common, at equal positions.
+
+    Args:
+        found: What is known without them, its notes those on order and on unknown signals.
+        losses: Positions and values of a and of b, which overlap.
+        reordered: Warnings on rows out of order.
+    """
+    a, b, by, first = found.a, found.b, found.by, found.first_difference
+    (xa, ya), (xb, yb) = losses
     low, high = float(max(xa[0], xb[0])), float(min(xa[-1], xb[-1]))
     grid = np.unique(np.concatenate([xa, xb]))
     grid = grid[(grid >= low) & (grid <= high)]
@@ -559,7 +576,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
         widest=Gap(float(grid[widest]), float(la[widest]), float(lb[widest])),
         slopes=(_clear(slopes[0]), _clear(slopes[1])),
         means=means,
-        notes=(*told, *_of_left(left)),
+        notes=(*found.notes, *_of_left(left)),
         loss_worse=worse.side,
         to_target=_to_target(xa, ya, xb, yb),
         worse_by=_worse_by(worse, end_gap),
@@ -573,7 +590,7 @@ def compare_sides(a: Side, b: Side, *, by: By = "step") -> Comparison:
     warnings = (
         *(t for t in (_unfit(a), _unfit(b)) if t),
         # The loss of a policy or of its critic says nothing of how good it is.
-        *(() if of_agent else _warnings(found, end_gap, slopes)),
+        *(() if found.of_agent else _warnings(found, end_gap, slopes)),
         *reordered,
     )
     return replace(found, warnings=warnings)

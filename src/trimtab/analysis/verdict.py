@@ -256,7 +256,7 @@ def judgement_of(
         coverage=coverage,
         logged=logged,
         in_nats=in_nats,
-        held_out_unread=any(HELD_OUT_UNREAD in note for note in record.notes),
+        held_out_unread=_held_out_unread(record),
     )
 
 
@@ -452,12 +452,17 @@ def _cannot_tell(
                 f"{rows}: {kind} under {_amount(f.size or 0.0, in_nats=in_nats)} may go unseen:"
                 " fewer than 95 % of them are told from noise"
             )
-    unread = any(HELD_OUT_UNREAD in note for note in record.notes)
+    unread = _held_out_unread(record)
     said += [
         f"no {name} is {'read' if unread and name.startswith(_BLIND['val_loss']) else 'logged'}"
         for name in _lacking(logged)
     ]
     return tuple(said)
+
+
+def _held_out_unread(record: RunRecord) -> bool:
+    """Whether lines that name a loss of held-out data stand there in a form that is not read."""
+    return any(HELD_OUT_UNREAD in note for note in record.notes)
 
 
 def _lacking(logged: frozenset[str]) -> list[str]:
