@@ -1,9 +1,11 @@
 """`trimtab dismiss`, and `inspect` with a config and checkpoints."""
 
+import math
 import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.cli.conftest import parse
@@ -36,6 +38,35 @@ def test_a_dismissed_incident_is_no_alarm_and_comes_back(run: Run, tr8_log: Path
     assert [p.name for p in tr8_log.parent.iterdir()] == [tr8_log.name]  # nothing beside the log
     assert run("dismiss", tr8_log, "A", "--undo")[0] == 0  # an undo needs no reason
     assert alarms(run, tr8_log)[0] == 1
+
+
+def test_a_run_of_dismissed_alarms_alone_is_called_what_it_is_judged_to_be(
+    run: Run, tmp_path: Path
+) -> None:
+    def log(name: str, rows: int, *, goes_on: bool) -> Path:
+        """Return a log that has learned, with a rise that stays, and rows without a loss."""
+        path, noise = tmp_path / name, np.random.default_rng(1).normal(0, 0.02, rows)
+        with path.open("w") as out:
+            for step in range(rows):
+                loss = 2 + 2 * math.exp(-step / 60) + noise[step] + (step >= 450)
+                out.write(f'{{"step": {step}, "loss": {loss:.4f}, "grad_norm": 1.0}}\n')
+            for step in range(rows, rows + 300 if goes_on else rows):
+                out.write(f'{{"step": {step}, "grad_norm": 1.0}}\n')
+        return path
+
+    known = log("a.jsonl", 600, goes_on=False)
+    ended = log("b.jsonl", 600, goes_on=True)
+    for path in (known, ended):
+        while alarms(run, path)[0]:
+            run("dismiss", path, "A", "--why", "other data from here on")
+    for path, verdict in ((known, "healthy"), (ended, "not judged")):
+        told = run("inspect", path)[1].splitlines()
+        assert next(line for line in told if line.startswith("○")).startswith(f"○ {verdict}")
+    both = run("inspect", known, ended, "--html", tmp_path / "page.html")[1].splitlines()
+    assert [line.split()[1] for line in both[-8:] if "a.jsonl " in line] == ["ok"]
+    assert [line.split()[1] for line in both[-8:] if "b.jsonl " in line] == ["?"]
+    page = (tmp_path / "page-2.html").read_text()
+    assert "Not judged: no loss is logged in the last 300 rows" in page
 
 
 def test_it_survives_a_move_and_growth(run: Run, tr8_log: Path) -> None:

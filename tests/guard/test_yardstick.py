@@ -452,7 +452,9 @@ def test_damage_that_the_training_loss_does_not_show_is_found_and_mended(
     main(["watch", str(tmp_path / "run"), "--interval", "0.1", "--until-idle", "0.5"])
     last = capsys.readouterr().out.splitlines()[-1]
     if share == 1.0:  # else the run ends before the remedy is verified
-        assert "none ongoing, 1 dealt with" in last
+        # a slow step of the machine may be noted besides
+        assert "none ongoing" in last
+        assert "1 dealt with" in last
     assert norm.running_var is not None
     assert float(norm.running_var.min()) > 1e-3
     assert guard.step_number == 160

@@ -141,6 +141,9 @@ class RunAccount:
             coverage=self.coverage,
             self_test=self.self_test,
             judged_signals=self.judged_signals,
+            level_explained=any(
+                ia.dismissed and "loss" in ia.incident.signals for ia in self.incidents
+            ),
         )
 
 

@@ -198,6 +198,7 @@ def judgement_of(
     coverage: Coverage | None = None,
     self_test: SelfTest | None = None,
     judged_signals: frozenset[str] = frozenset(),
+    level_explained: bool = False,
 ) -> RunJudgement:
     """Return the verdict of a run.
 
@@ -208,6 +209,7 @@ def judgement_of(
         coverage: Which steps its guard judged; None where no guard wrote it.
         self_test: What faults injected into its rows showed; None: that was not tried.
         judged_signals: Signals that some detector reads.
+        level_explained: Whether an alarm of the loss was dismissed: where it stands is no riddle.
     """
     logged = frozenset(record.columns)
     if canonical(record.keys.get("loss", "loss")) == "val_loss":  # it stands in for the train loss
@@ -215,7 +217,7 @@ def judgement_of(
     in_nats = loss_in_nats(record)
     verdict = bad_verdict(ending, open_alarm=open_alarm)
     why = "" if ending is None else ending.why
-    standing = standing_of(record)
+    standing = None if level_explained else standing_of(record)
     if verdict is None:
         why = _too_little(record, coverage, self_test, standing, in_nats=in_nats)
         verdict = "not-judged" if why else "healthy"

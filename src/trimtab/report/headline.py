@@ -32,8 +32,7 @@ def standing(account: RunAccount) -> str:
     here = {ia.incident.severity for ia in _here(account)}
     if account.ending is not None:
         return "critical"
-    blind = account.judgement.verdict == "not-judged"
-    quiet = "unknown" if not any_alarm(account) and blind else "good"
+    quiet = "unknown" if account.judgement.verdict == "not-judged" else "good"
     return next((s for s in ("critical", "warning") if s in here), quiet)
 
 
@@ -57,14 +56,13 @@ def _state(account: RunAccount) -> str:
             parts.append(f"attempt {plain(incident.attempt)}")
         return " · ".join([*parts, confidence_word(incident.confidence)])
     where = _where(record)
-    if _gone(account):
-        return f"{where} No incident that needs action on the final lineage."
+    judgement = account.judgement
     if not record.num_loss_rows:
         return f"{where} No incident in the other signals that needs action."
-    judgement = account.judgement
     if judgement.verdict == "not-judged" and not not_judged(account):
         return f"{where} {capital(verdict_word(account))}: {plain(judgement.why)}."
-    return f"{where} No incident that needs action."
+    on = " on the final lineage" if _gone(account) else ""
+    return f"{where} No incident that needs action{on}."
 
 
 def context_sentence(account: RunAccount) -> str:

@@ -77,18 +77,16 @@ def overview_line(account: RunAccount, *, path: str) -> OverviewLine:
     alarms = [t for t in tell(account) if t.alarm]
     if alarms and not alarms[0].settled:
         return OverviewLine(path=path, severity=alarms[0].severity, said=_brief(alarms[0]))
-    if alarms:
-        return OverviewLine(
-            path=path, severity="ok", said=f"{alarms[0].settled}: {_brief(alarms[0])}"
-        )
     judgement, said = account.judgement, verdict_word(account)
     if judgement.verdict == "healthy" and judgement.self_test is not None:
         said += f" · self-test {judgement.self_test.seen}/{judgement.self_test.injected}"
-    elif judgement.verdict == "not-judged":
-        if said in ("not judged", "not all of it was judged"):
-            said = f"not judged: {judgement.why}"
-        return OverviewLine(path=path, severity="?", said=said)
-    return OverviewLine(path=path, severity="ok", said=said)
+    elif said in ("not judged", "not all of it was judged"):
+        said = f"not judged: {judgement.why}"
+    if alarms:
+        settled = f"{alarms[0].settled}: {_brief(alarms[0])}"
+        said = settled if judgement.verdict == "healthy" else f"{said} · {settled}"
+    blind = judgement.verdict == "not-judged"
+    return OverviewLine(path=path, severity="?" if blind else "ok", said=said)
 
 
 def _brief(telling: IncidentText) -> str:

@@ -37,6 +37,8 @@ from trimtab.text import number, plain, signal_label
 __all__ = ["TerminalReport", "render_terminal", "rendered_text", "terminal_text"]
 
 _STYLE = {"critical": "bold red", "warning": "bold yellow", "info": "cyan"}
+_WITHOUT_ALARM = ("healthy", "not-judged")
+"""Verdicts that are said though alarms are told: none of these is open."""
 _LINES = 60
 """About so many lines are printed of one run; further alarms get a line or two."""
 _FEW = 3
@@ -79,8 +81,10 @@ class TerminalReport:
         if source := loss_source(self.account):
             yield Padding(Text(source, "dim"), (0, 0, 0, 2))
         tellings = [t for t in tell(self.account) if t.alarm]
+        if tellings and self.account.verdict in _WITHOUT_ALARM:
+            yield _verdict_line(self.account)
         yield from self._alarms(tellings, console, options)
-        rest = list(_rest(self.account, healthy=not tellings))
+        rest = list(_rest(self.account, quiet=not tellings))
         if tellings and rest:
             yield Text()
         yield from rest
@@ -290,16 +294,9 @@ def _plan(remedies: tuple[RemedyText, ...], *, brief: bool, history: bool = True
     return table
 
 
-def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
-    record = account.record
-    infos = info_sentence(account)
-    judgement = account.judgement
-    if not healthy:
-        if infos:
-            yield _labelled("○ info", Text(infos), style=_STYLE["info"])
-        for note in (*judgement.ignored, *other_notes(account)):
-            yield _labelled("○ note", Text(plain(note)))
-        return
+def _verdict_line(account: RunAccount) -> Table:
+    """Return the verdict of a run without an open alarm, what it rests on, and where the run ends."""
+    record, judgement = account.record, account.judgement
     last = final_loss(record)
     ending = (
         f"loss {number(last[1])} at {axis_word(record)} {number(last[0])}"
@@ -323,7 +320,21 @@ def _rest(account: RunAccount, *, healthy: bool) -> Iterator[Text | Table]:
         Text(f"○ {verdict_word(account)}", "bold green" if good else "bold yellow"),
         Text("\n".join(part for part in (plain(basis), f"{found} · {ending}") if part)),
     )
-    yield line
+    return line
+
+
+def _rest(account: RunAccount, *, quiet: bool) -> Iterator[Text | Table]:
+    """Yield what follows the alarms: notes, and in a quiet run the verdict and what it is blind to."""
+    record, judgement = account.record, account.judgement
+    infos = info_sentence(account)
+    if not quiet:
+        if infos:
+            yield _labelled("○ info", Text(infos), style=_STYLE["info"])
+        for note in (*judgement.ignored, *other_notes(account)):
+            yield _labelled("○ note", Text(plain(note)))
+        return
+    yield _verdict_line(account)
+    good = judgement.verdict == "healthy"
     if not good:
         for sentence in judgement.not_judged:
             yield _labelled("○ blind", Text(plain(sentence)))
