@@ -1,44 +1,61 @@
 """A rate cut early in a run: a person is asked once it has been calm, and none is raised."""
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
-from trimtab import Policy
+from tests.guard.tiny import events_of
+from trimtab import Policy, analyze
 from trimtab.chronicle.journal import Event
+from trimtab.cli import main
 from trimtab.guard import Guard
 from trimtab.guard.recovery.early_cut import ASKED, early_cut
 from trimtab.guard.recovery.past_outcomes import left_before
+from trimtab.plan.authority import Permission
+from trimtab.readers import read_run
 
 _POLICY = Policy(mode="act", verify_steps=16)
 
 
-def _train(folder: Path, *, until: int, steps: int = 600, undo_at: int = 0) -> list[float]:
-    """Train at a rate that is 60 times too high, stop after some steps; return the rates."""
+def _train(
+    folder: Path,
+    *,
+    until: int,
+    steps: int = 600,
+    times: float = 60.0,
+    policy: Policy = _POLICY,
+    each_step: Callable[[Guard], object] = lambda _guard: None,
+) -> dict[float, float]:
+    """Train at a rate that is so many times too high, stop after some steps; return the rate by step."""
     torch.manual_seed(0)
     model = nn.Sequential(
         *(layer for _ in range(3) for layer in (nn.Linear(64, 64), nn.Tanh())), nn.Linear(64, 4)
     )
-    optimizer = torch.optim.AdamW(model.parameters(), 3e-3 * 60)
+    optimizer = torch.optim.AdamW(model.parameters(), 3e-3 * times)
     inputs = torch.randn(4096, 64)
     targets = torch.sin(inputs[:, :4]) + 0.1 * torch.randn(4096, 4)
     data = torch.utils.data.DataLoader(
         torch.utils.data.TensorDataset(inputs, targets), batch_size=16, shuffle=True
     )
     guard = Guard(
-        model, optimizer, data=data, run=folder, policy=_POLICY, mode="act", clip=1.0, steps=steps
+        model, optimizer, data=data, run=folder, policy=policy, mode="act", clip=1.0, steps=steps
     )
-    rates = []
     for x, y in guard:
         guard.backward(nn.functional.mse_loss(model(x), y))
         guard.step()
-        rates.append(optimizer.param_groups[0]["lr"])
+        each_step(guard)
         if guard.step_number == until:
             break
     guard.close()
-    return rates
+    record = read_run(folder)
+    rows = record.lineage_rows()
+    return dict(
+        zip(record.step[rows].tolist(), record.columns["lr"].values[rows].tolist(), strict=True)
+    )
 
 
 @pytest.mark.slow
@@ -53,9 +70,73 @@ def test_it_is_asked_once_over_a_restart(
     told = capsys.readouterr().err
     assert told.count("None is raised by itself") == 1
     assert 'guard.undo("lower-lr", why=..., confirm=True)' in told
-    assert len(set(rates[-100:])) == 1
+    assert {rate for step, rate in rates.items() if step > 200} == {rates[100]}
     _train(tmp_path / "run", until=700, steps=700)
     assert "None is raised by itself" not in capsys.readouterr().err
+
+
+def _may(permission: Permission) -> Policy:
+    return replace(_POLICY, authority={"raise-rate": permission})
+
+
+@pytest.mark.slow
+def test_a_part_of_it_is_given_back_where_the_policy_lets_it(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    _train(run, until=300, policy=_may("act"))
+    rates = _train(run, until=600, policy=_may("act"))
+    (raised,) = (e for e in events_of(run, "action") if e.data["remedy"] == "raise-lr")
+    assert raised.data["values"]["factor"] == 2.0
+    assert "a part of a cut is given back" in str(raised.data["why"])
+    assert rates[600] / rates[raised.step] == pytest.approx(2.0)
+    (outcome,) = (e for e in events_of(run, "outcome") if e.data["remedy"] == "raise-lr")
+    assert outcome.data["of_step"] == raised.step
+    # its own rise is no trouble that it would deal with
+    assert len(events_of(run, "action")) == 2
+    assert analyze(run).verdict == "healthy"
+
+
+@pytest.mark.slow
+def test_a_person_may_be_asked_whether_it_rises(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    answered_at: list[int] = []
+
+    def answer(guard: Guard) -> None:
+        if guard.step_number == 450 and not answered_at:
+            answered_at.append(guard.step_number)
+            assert [e.data["classes"] for e in events_of(run, "staged")] == [["raise-rate"]]
+            assert main(["approve", str(run), "ask-1", "--why", "too slow", "--author", "S."]) == 0
+
+    _train(run, until=400, policy=_may("ask"))
+    _train(run, until=600, policy=_may("ask"), each_step=answer)
+    (answered,) = events_of(run, "answered")
+    assert (answered.data["answer"], answered.data["by"]) == ("approved", "S.")
+    (raised,) = (e for e in events_of(run, "action") if e.data["remedy"] == "raise-lr")
+    assert answered.step <= raised.step <= 452
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("permission", ["never", "ask"])
+def test_without_an_answer_it_stays_as_it_is(tmp_path: Path, permission: Permission) -> None:
+    run = tmp_path / "run"
+    _train(run, until=600, policy=_may(permission))
+    assert len(events_of(run, "staged")) == (permission == "ask")
+    assert not [e for e in events_of(run, "action") if e.data["remedy"] == "raise-lr"]
+
+
+@pytest.mark.slow
+def test_a_rate_that_is_raised_by_hand_is_no_trouble(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def change(guard: Guard) -> None:
+        if guard.step_number == 100:
+            guard.scale_lr(0.5, why="a try")
+        if guard.step_number == 300:
+            guard.undo("lower-lr", why="it was not the rate", confirm=True)
+
+    _train(run, until=600, times=1.0, each_step=change)
+    assert [e.data["remedy"] for e in events_of(run, "action")] == ["lower-lr", "undo lower-lr"]
+    assert analyze(run).verdict == "healthy"
 
 
 def _event(kind: str, step: int, /, **data: object) -> Event:
@@ -73,6 +154,9 @@ _CUT = _event("action", 40, remedy="roll-back+lower-lr", values={"factor": 0.1, 
         ((_event("action", 90, remedy="undo lower-lr", values={"id": 0}),), False),
         ((_event("decision", 300, what=ASKED),), False),
         ((_event("decision", 300, what="wait"),), True),
+        ((_event("staged", 300, classes=["raise-rate"]),), False),
+        ((_event("staged", 300, classes=["restore"]),), True),
+        ((_event("action", 300, remedy="raise-lr", values={"factor": 3.0}),), False),
     ],
 )
 def test_what_the_journal_leaves_to_ask(later: tuple[Event, ...], stands: bool) -> None:

@@ -51,6 +51,8 @@ class StagedAction:
     """UTC, ISO 8601."""
     deadline_s: float
     at_deadline: str
+    raise_by: float = 1.0
+    """Factor by which it raises the learning rate; 1: it does something else."""
     answer: str = ""
     """approved, denied, withdrawn, or empty while it waits."""
     why: str = ""
@@ -117,6 +119,7 @@ def _staged(event: Event) -> StagedAction | None:
             staged_at=event.t,
             deadline_s=float(d["deadline_s"]),
             at_deadline=str(d["at_deadline"]),
+            raise_by=float(d.get("raise_by", 1.0)),
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

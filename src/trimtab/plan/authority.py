@@ -39,6 +39,7 @@ ActionClass = Literal[
     "restore",
     "skip-data",
     "cut-rate",
+    "raise-rate",
     "change-setting",
     "restart",
     "change-flags",
@@ -49,12 +50,16 @@ ACTION_CLASSES: Mapping[str, str] = {
     "restore": "go back to an earlier state of this run",
     "skip-data": "leave samples out of the data",
     "cut-rate": "lower the learning rate",
+    "raise-rate": "give back a part of a cut of the rate that was made early, once the run is calm",
     "change-setting": "change or put back any other setting: clip, Adam's settings, number format",
     "restart": "start the training command again after it ended or hung",
     "change-flags": "start it again with other flags",
     "exclude-node": "start it again without a node",
 }
-"""What each class covers. The first four are the guard's, the others the supervisor's."""
+"""What each class covers. The first five are the guard's, the others the supervisor's."""
+
+_UNLESS_NAMED: Mapping[str, Permission] = {"raise-rate": "never"}
+"""Permission of a class that no table names, where it is another than `act`."""
 
 ARM_CLASS: Mapping[str, ActionClass] = {
     "other-data": "skip-data",
@@ -86,7 +91,8 @@ class Authority:
     """
 
     allowed: Mapping[str, Permission] = field(default_factory=dict)
-    """Permission of each class; what is not named may act, as far as the mode allows it."""
+    """Permission of each class; what is not named may act, as far as the mode allows it, but for
+    raise-rate, which is `never`."""
     per_day: Mapping[str, int] = field(default_factory=dict)
     """Most actions of a class within 24 hours, count; beyond it the class is `never`. A class that
     is not named has no limit here."""
@@ -122,7 +128,7 @@ class Authority:
         """
         if used_today >= self.per_day.get(action, used_today + 1):
             return "never"
-        return self.allowed.get(action, "act")
+        return self.allowed.get(action, _UNLESS_NAMED.get(action, "act"))
 
     def why_not(self, action: str, *, used_today: int = 0) -> str:
         """Return why a class is `never`; empty where it is not."""

@@ -186,7 +186,8 @@ class Policy:
 
     authority: Mapping[str, Permission] = field(default_factory=dict)
     """What may be done without a person: never, ask or act for each class of action, as listed in
-    `plan.authority.ACTION_CLASSES`. A class that is not named may act, as far as `mode` allows."""
+    `plan.authority.ACTION_CLASSES`. A class that is not named may act, as far as `mode` allows, but
+    for raise-rate, which is `never`."""
     per_day: Mapping[str, int] = field(default_factory=dict)
     """Most actions of a class within 24 hours, count; beyond it the class is `never`. Empty: no
     limit."""

@@ -235,7 +235,7 @@ class Rollbacks:
                 return None
             return _Inverse(
                 f"take the factor {factor:g} off the learning rate",
-                lambda: decisions.lr_cuts.remove(cut),
+                lambda: decisions.uncut_lr(cut),
                 raises_lr=True,
             )
         if remedy in ("tighten-clip", "lower-clip") and values.get("clip_factor"):

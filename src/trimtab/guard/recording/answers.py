@@ -32,6 +32,7 @@ _MOST_KEPT = 256
 
 _CLASS_OF_REMEDY = {
     "roll-back": "restore",
+    "raise-lr": "raise-rate",
     **{remedy: ARM_CLASS[arm] for arm, remedy in ARM_REMEDIES.items() if arm in ARM_CLASS},
 }
 WENT_BACK = "go back to step"
@@ -129,7 +130,7 @@ class DailyUse:
     def count_remedy(self, remedy: str, at: float | None = None) -> None:
         """Count what a kept remedy changed; going back was counted when it was done."""
         at = time.time() if at is None else at
-        if not remedy.startswith("roll-back"):
+        if not remedy.startswith(("roll-back", "raise-lr")):
             return  # by hand
         for name in {_CLASS_OF_REMEDY.get(part, "") for part in remedy.split("+")}:
             if name != "restore":

@@ -93,7 +93,7 @@ def _wait_steps(state: RecoveryState, f: Finding) -> int:
 def look(state: RecoveryState, e: StepDone) -> RecoveryState:
     """Ask for a reading where such a change was told, and some steps after it."""
     acts = state.policy.mode == "act" and not state.advising_only and e.reads and not e.last
-    busy = state.wants is not None or state.request is not None
+    busy = state.wants is not None or state.is_blocked
     if not acts or busy or rights_of(state.policy, {}).restore != "act":
         return state
     s = state.suspected

@@ -40,6 +40,7 @@ __all__ = [
     "PassBy",
     "PutInForce",
     "Question",
+    "RaiseRate",
     "ReleaseSettings",
     "SaveCheckpoint",
     "Say",
@@ -162,6 +163,14 @@ class ClearSettings:
 
     put_back: tuple[SettingPutBack, ...]
     why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RaiseRate:
+    """Multiply the learning rate from a step on by a factor above 1: a part of a cut given back."""
+
+    step: int
+    factor: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,6 +301,7 @@ Command = (
     | BeginAttempt
     | ClearSettings
     | NoteRaisedRate
+    | RaiseRate
     | DropSnapshots
     | SetAside
     | TakeSnapshot

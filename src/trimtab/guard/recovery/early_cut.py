@@ -3,24 +3,22 @@
 Trouble of the first steps says little of the rate that the rest of the run can bear, and a cut
 lasts. A branch cannot tell: for some hundred steps the lower rate looks better whatever is better
 in the end. OPT-175B and IDEFICS-80B raised their rates again, and both counted it as a failure. So
-none is raised here; a person is told, with the call that gives it back.
+none is raised here unless the policy lets `raise-rate` ask or act: then a part of the cut is given
+back, once, and what comes of it is judged like any other step. Else a person is told, with the
+calls that give it back.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from trimtab.guard.recovery.commands import at_step, decision
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from trimtab.guard.recovery.commands import Command
-    from trimtab.guard.recovery.events import StepDone
     from trimtab.plan.policy import Policy
 
-__all__ = ["ASKED", "EarlyCut", "early_cut"]
+__all__ = ["ASKED", "WAIT", "EarlyCut", "early_cut"]
 
 ASKED = "leave the rate as it is"
 """The decision that is journalled where a person was asked."""
@@ -29,13 +27,13 @@ _EARLY_SHARE = 0.1
 """Of a run of known length, within which a cut is early. Ours."""
 _EARLY_WAITS = 2
 """Waits within which it is early where the length is not known. Ours."""
-_WAIT = 8
-"""Times `verify_steps` without an alarm, after which it is asked about. Ours: 512 steps."""
+WAIT = 8
+"""Times `verify_steps` without an alarm, after which it is reviewed. Ours: 512 steps."""
 
 
 @dataclass(frozen=True)
 class EarlyCut:
-    """A cut of the learning rate that a person is asked about once the run has been calm."""
+    """A cut of the learning rate that is reviewed once the run has been calm."""
 
     step: int
     """At which it was decided on."""
@@ -43,27 +41,8 @@ class EarlyCut:
     """What holds since: `x 0.1`, `held at 3e-05`."""
     due_step: int
     """At which the run has been calm for long enough."""
-
-    def take_in(self, policy: Policy, e: StepDone) -> tuple[EarlyCut | None, tuple[Command, ...]]:
-        """Take in a calm step; ask, and be done, where it is due.
-
-        Returns:
-            The cut that is still to be asked about, and what to say.
-        """
-        if any(f.severity != "info" and not f.closed for f in e.findings):
-            return replace(self, due_step=e.step + _WAIT * policy.verify_steps), ()
-        if e.step < self.due_step:
-            return self, ()
-        since = f"the learning rate is {self.what} since step {self.step}, early in the run"
-        calm = f"{e.step - self.due_step + _WAIT * policy.verify_steps} steps without an alarm"
-        return None, (
-            decision(e.step, ASKED, f"{since}; {calm}, and none is raised"),
-            at_step(
-                e.step,
-                f'{since}; {calm}. None is raised by itself: guard.undo("lower-lr", why=...,'
-                " confirm=True) gives it back, guard.scale_lr after it takes a part of that",
-            ),
-        )
+    factor: float = 1.0
+    """Of the cut; 1: it was held at a rate instead, of which no half can be given back."""
 
 
 def early_cut(
@@ -78,15 +57,13 @@ def early_cut(
         step: At which it was kept.
         final_step: Last step of the whole run; None: not known.
     """
-    wait = _WAIT * policy.verify_steps
+    wait = WAIT * policy.verify_steps
     early = _EARLY_WAITS * wait if final_step is None else _EARLY_SHARE * final_step
     if step > early or (final_step is not None and final_step - step < 2 * wait):
         return None
     factor, limit = values.get("factor"), values.get("lr_limit")
     if isinstance(limit, int | float):
-        what = f"held at {limit:.3g}"
-    elif isinstance(factor, int | float) and factor < 1:
-        what = f"x {factor:.3g}"
-    else:
-        return None
-    return EarlyCut(step, what, step + wait)
+        return EarlyCut(step, f"held at {limit:.3g}", step + wait)
+    if isinstance(factor, int | float) and 0 < factor < 1:
+        return EarlyCut(step, f"x {factor:.3g}", step + wait, float(factor))
+    return None

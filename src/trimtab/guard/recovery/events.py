@@ -73,6 +73,8 @@ class StepDone:
     """Rate that the script asks for in the next step; NaN where nothing depends on it."""
     scheduled: bool = False
     """Whether a schedule gives the rate, where the findings hold a jump of it."""
+    used_today: Mapping[str, int] = field(default_factory=dict)
+    """Actions of each class within the last 24 hours, where it is asked about a cut of the rate."""
     by_design: Mapping[Key, str] = field(default_factory=dict)
     """What of the script explains an alarm among the findings."""
     unexplained: frozenset[Key] = frozenset()

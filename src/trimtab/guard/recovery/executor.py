@@ -122,6 +122,7 @@ class Recovery:
                 cut = early_cut(state.policy, values, step, state.final_step)
         self.state = replace(
             state,
+            rises=tuple(left.rises),
             early_cut=cut,
             left_before=tuple(left.findings),
             times_left_alone=left.times,
@@ -141,7 +142,12 @@ class Recovery:
             return
         last, step = staged[-1], self.engine.counters.step
         request = StagedRequest(
-            id=last.id, kind=last.kind, classes=last.classes, step=step, target_step=step
+            id=last.id,
+            kind=last.kind,
+            classes=last.classes,
+            step=step,
+            target_step=step,
+            raise_by=last.raise_by,
         )
         self.state = replace(self.state, request=request)
         self._inbox.listen(_seconds_left(last))
@@ -197,6 +203,7 @@ class Recovery:
                 ),
                 scheduled=any(f.signal == "lr" for f in findings)
                 and self._alike(lambda: engine.lr_scheduled),
+                used_today=self._used_today() if still.reviews_cut(step) else {},
                 by_design=by_design,
                 unexplained=self._design.failed(step),
             )
@@ -532,6 +539,8 @@ class Recovery:
             case c.ClearSettings():
                 for change in command.put_back:
                     engine.clear_setting(change.name, change.step, command.why)
+            case c.RaiseRate():
+                engine.decisions.ease_lr(command.step, command.factor)
             case c.NoteRaisedRate():
                 raised = engine.raised_by(self._snapshots[command.point.handle])
                 if raised:
@@ -628,9 +637,7 @@ class Recovery:
     def _standing(self, *, together: bool = True) -> ev.Standing:
         """Return what was decided and spent; `together`: all ranks ask."""
         engine, d = self.engine, self.engine.decisions
-        used: Mapping[str, int] = {}
-        if together and engine.policy.per_day:
-            used = engine.ranks.agree(self._used.counts)  # each rank has its own clock
+        used = self._used_today() if together else {}
         return ev.Standing(
             in_force=what_is_in_force(engine),
             rollbacks=d.rollbacks,
@@ -646,6 +653,12 @@ class Recovery:
             script_lr=self._alike(lambda: engine.script_lr, together=together),
             lr_scheduled=self._alike(lambda: engine.lr_scheduled, together=together),
         )
+
+    def _used_today(self) -> Mapping[str, int]:
+        """Return how often each class that has a limit was used; all ranks ask."""
+        if not self.engine.policy.per_day:
+            return {}
+        return self.engine.ranks.agree(self._used.counts)  # each rank has its own clock
 
     def _adam_settings(self) -> tuple[float | None, float | None]:
         """Return beta2 and eps; None where a part of the model is trained without."""

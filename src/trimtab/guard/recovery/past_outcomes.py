@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from trimtab.guard.recovery.early_cut import ASKED
+from trimtab.guard.recovery.permission import RISES
 from trimtab.plan.memory import what_worked
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ class LeftBefore:
     slow_until: int = 0
     recounted_until: int = 0
     times: int = 0
+    rises: list[int] = field(default_factory=list)
+    """First steps of a rate that was raised on purpose."""
     cut: tuple[int, dict[str, object]] | None = None
     """Step and values of the newest cut of the rate that still stands and nobody was asked about.
     """
@@ -47,6 +50,8 @@ def left_before(events: Iterable[Event], lineage: int) -> LeftBefore:
     for event in events:
         if event.attempt.partition(".")[0] == str(lineage):
             found.cut = _cut_after(event, found.cut)
+            if event.event == "action" and event.data.get("remedy") in RISES:
+                found.rises = [*found.rises, event.step + 1][-_MOST_LEFT:]
         left = event.data.get("leaves")
         if not isinstance(left, dict) or event.attempt.partition(".")[0] != str(lineage):
             continue
@@ -66,6 +71,10 @@ def _cut_after(event: Event, cut: _Cut | None) -> _Cut | None:
     """Return the cut of the rate that is to be asked about after an event of the journal."""
     remedy, values = str(event.data.get("remedy", "")), event.data.get("values")
     if event.event == "decision" and event.data.get("what") == ASKED:
+        return None
+    if event.event == "staged" and "raise-rate" in (event.data.get("classes") or ()):
+        return None
+    if event.event == "action" and remedy == "raise-lr":
         return None
     if event.event != "action" or "lower-lr" not in remedy or not isinstance(values, dict):
         return cut

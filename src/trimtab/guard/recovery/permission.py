@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING
 from trimtab.guard.recovery.commands import (
     AwaitAnswer,
     FindRestorePoint,
+    JournalAction,
     JournalEvent,
+    NoteAction,
+    RaiseRate,
+    TakeSnapshot,
     at_step,
     decision,
     detail,
@@ -33,9 +37,23 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.state import RecoveryState
     from trimtab.plan.policy import Policy
 
-__all__ = ["Rights", "answered", "recovered_meanwhile", "rights_of", "stage", "withdraw"]
+__all__ = [
+    "RISES",
+    "Rights",
+    "answered",
+    "no_longer_needed",
+    "rights_of",
+    "stage",
+    "stage_rise",
+    "withdraw",
+]
 
 Result = tuple["RecoveryState", tuple["Command", ...]]
+
+RAISE = "raise-lr"
+"""The action that gives a part of a cut of the rate back."""
+RISES = (RAISE, "undo lower-lr")
+"""Actions after which the rate is higher on purpose."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +110,6 @@ def rights_of(policy: Policy, used: Mapping[str, int], grant: Grant | None = Non
 def stage(state: RecoveryState, request: StagedRequest, *, why: str, step: int) -> Result:
     """Ask a person: write the action down with its cost and its undo, and go on training."""
     policy = state.policy
-    request = replace(request, id=f"ask-{state.num_requests + 1}")
     gone = max(step - request.target_step, 0)
     trial = max(policy.trial_steps, gone + 2 * policy.patience_steps)
     cost = round(gone + affordable_probe(policy) + trial)
@@ -100,33 +117,64 @@ def stage(state: RecoveryState, request: StagedRequest, *, why: str, step: int) 
     further = [c for c in request.classes if c != "restore"]
     if further:
         what += f", and try there: {', '.join(further)}"
-    undo = (
-        "nothing is deleted: checkpoints after it are moved to aside/; guard.undo(REMEDY, why=...)"
-        " takes a kept change back"
-    )
-    meanwhile = {
-        "wait": "without an answer nothing is done and the request stays open",
-        "never": "without an answer nothing is done",
-        "act": "without an answer it is done",
-    }[policy.at_deadline]
     data = {
-        "id": request.id,
-        "classes": list(request.classes),
-        "kind": request.kind,
         "what": what,
         "why": why,
         "cost_steps": cost,
         "given_up_steps": gone,
         "trial_steps": trial,
-        "undo": undo,
+        "undo": "nothing is deleted: checkpoints after it are moved to aside/;"
+        " guard.undo(REMEDY, why=...) takes a kept change back",
+    }
+    told = f"about {cost} steps ({gone} given up, {trial} of trials and probes)"
+    return _wait(state, request, data, step=step, cost=told)
+
+
+def stage_rise(state: RecoveryState, request: StagedRequest, *, what: str, why: str) -> Result:
+    """Ask a person whether the rate may rise; nothing else waits for the answer."""
+    data = {
+        "what": what,
+        "why": why,
+        "cost_steps": 0,
+        "raise_by": request.raise_by,
+        "undo": f"guard.scale_lr({1 / request.raise_by:.3g}, why=...) cuts it again",
+    }
+    told = "no steps, unless the rate is too high; then what came after it is given up"
+    return _wait(state, request, data, step=request.step, cost=told)
+
+
+def _wait(
+    state: RecoveryState,
+    request: StagedRequest,
+    data: Mapping[str, object],
+    *,
+    step: int,
+    cost: str,
+) -> Result:
+    """Stage an action, and wait for what is said to it."""
+    policy = state.policy
+    replaced: tuple[Command, ...] = ()
+    if state.request is not None:  # one that blocks nothing
+        state, replaced = withdraw(state, "something else has to be asked", step)
+    request = replace(request, id=f"ask-{state.num_requests + 1}")
+    meanwhile = {
+        "wait": "without an answer nothing is done and the request stays open",
+        "never": "without an answer nothing is done",
+        "act": "without an answer it is done",
+    }[policy.at_deadline]
+    known = {
+        "id": request.id,
+        "classes": list(request.classes),
+        "kind": request.kind,
         "deadline_s": policy.ask_deadline_s,
         "at_deadline": policy.at_deadline,
     }
     state = replace(state, request=request, num_requests=state.num_requests + 1)
     return state, (
-        JournalEvent("staged", step, data),
-        at_step(step, f"waits for approval ({request.id}): {what}; {why}"),
-        detail(f"cost: about {cost} steps ({gone} given up, {trial} of trials and probes)"),
+        *replaced,
+        JournalEvent("staged", step, {**known, **data}),
+        at_step(step, f"waits for approval ({request.id}): {data['what']}; {data['why']}"),
+        detail(f"cost: {cost}"),
         detail(
             f"training goes on; trimtab approve RUN {request.id}, or --deny; after"
             f" {policy.ask_deadline_s:g} s {meanwhile}"
@@ -162,6 +210,9 @@ def answered(state: RecoveryState, e: AnswerHeard) -> Result:
         if request.found is not None:
             handled |= request.found.keys
         return replace(state, handled=handled), commands
+    if not request.blocks:
+        state, more = raise_rate(state, request.raise_by, e.step, why=told)
+        return state, (*commands, *more)
     state = replace(state, granted=Grant(request.kind, request.classes, only=request.after_trials))
     if request.found is None or request.event is None or request.approach is None:
         return state, commands  # staged before a restart: it holds for the next such trouble
@@ -184,13 +235,29 @@ def withdraw(state: RecoveryState, why: str, step: int) -> Result:
     )
 
 
-def recovered_meanwhile(state: RecoveryState, e: StepDone) -> str:
+def raise_rate(state: RecoveryState, factor: float, step: int, *, why: str) -> Result:
+    """Give a part of a cut of the rate back from the next step on, and watch what comes of it."""
+    values = {"factor": factor, "lr_from_step": step + 1}
+    effects = state.effects.begin_by_hand(RAISE, step, verify_steps=state.policy.verify_steps)
+    return replace(state, effects=effects, rises=(*state.rises, step + 1)), (
+        TakeSnapshot(),
+        RaiseRate(step + 1, factor),
+        NoteAction(step, RAISE, values, why),
+        JournalAction(step, RAISE, values, why),
+        at_step(step, f"learning rate x {factor:.3g} from step {step + 1} on: {why}"),
+    )
+
+
+def no_longer_needed(state: RecoveryState, e: StepDone) -> str:
     """Return why what is staged is no longer needed; empty where it is.
 
     A spike is over once the loss is back. A level that has moved is not: the run goes on from a
     damaged state, and a person may still want to go back.
     """
     request = state.request
+    if request is not None and not request.blocks:
+        alarmed = any(f.severity != "info" and not f.closed for f in e.findings)
+        return "an alarm: this is no time to raise the rate" if alarmed else ""
     if request is None or (not e.findings and request.found is not None):
         return ""
     if request.found is None:  # staged before a restart, which went back by itself

@@ -200,7 +200,14 @@ class StagedRequest:
     found: IncidentInRecord | None = None
     event: StepDone | None = None
     approach: Approach | None = None
-    """None, all three: it was staged before a restart."""
+    """None, all three: it was staged before a restart, or raises the rate."""
+    raise_by: float = 1.0
+    """Factor by which the learning rate is to rise; 1: it asks for something else."""
+
+    @property
+    def blocks(self) -> bool:
+        """Whether nothing else is done while it waits."""
+        return self.raise_by == 1.0
 
 
 @dataclass(frozen=True)
@@ -316,6 +323,8 @@ class RecoveryState:
     """The kept remedy that is being watched."""
     wait_until: int = 0
     """Step before which only a loss that is not finite is acted on."""
+    rises: tuple[int, ...] = ()
+    """First steps of a rate that was raised on purpose, by the guard or by hand."""
     early_cut: EarlyCut | None = None
     """A cut of the rate that a person is asked about once the run has been calm."""
     last_action_step: int | None = None
@@ -358,7 +367,7 @@ class RecoveryState:
     effects: ChangeEffects = field(default_factory=ChangeEffects)
     notices: Notices = field(default_factory=Notices)
     request: StagedRequest | None = None
-    """What waits for a person; nothing is acted on meanwhile."""
+    """What waits for a person; but for a rise of the rate, nothing is acted on meanwhile."""
     num_requests: int = 0
     """Staged so far in the run, count."""
     granted: Grant | None = None
@@ -386,6 +395,15 @@ class RecoveryState:
         least = max(_HOPELESS_STEPS, 2 * self.policy.patience_steps)
         lasts = self.forward_fails or self.broken_steps >= least
         return self.advising_only and self.policy.mode == "act" and lasts
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether something waits for a person, and nothing else is done meanwhile."""
+        return self.request is not None and self.request.blocks
+
+    def reviews_cut(self, step: int) -> bool:
+        """Tell whether a cut of the rate may be reviewed at a step."""
+        return self.early_cut is not None and step >= self.early_cut.due_step
 
     @property
     def asks_rate(self) -> bool:

@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, assert_never
 
 from trimtab.detectors.contract import changed
 from trimtab.diagnosis.diagnose import diagnose
-from trimtab.guard.recovery import both_ways, kept_remedy, opening, permission, trial_cycle
+from trimtab.guard.recovery import (
+    both_ways,
+    kept_remedy,
+    opening,
+    permission,
+    rate_review,
+    trial_cycle,
+)
 from trimtab.guard.recovery.commands import (
     FindIncident,
     JournalEvent,
@@ -121,7 +128,8 @@ def _update(state: RecoveryState, e: Event) -> Result:
         case ChangedByHand():
             verify_steps = state.policy.verify_steps
             effects = state.effects.begin_by_hand(e.remedy, e.step, verify_steps=verify_steps)
-            return replace(state, effects=effects), ()
+            rises = (*state.rises, e.step + 1) if e.remedy in permission.RISES else state.rises
+            return replace(state, effects=effects, rises=rises), ()
         case RolledBackByHand():
             effects = state.effects.forget_changes()
             state = replace(state, verification=None, effects=effects, wants=None)
@@ -209,7 +217,7 @@ def _step(state: RecoveryState, e: StepDone) -> Result:
         assert state.case is not None
         return trial_cycle.trial_step(state, state.case, e, findings)
     commands = [*explained]
-    if findings and state.expected:
+    if findings and (state.expected or state.rises):
         state, findings, more = _pass_expected(state, findings, e.step)
         commands += more
     if len(state.open) > _MOST_FINDINGS:
@@ -264,20 +272,27 @@ def _by_design(
 def _pass_expected(
     state: RecoveryState, findings: Sequence[Finding], step: int
 ) -> tuple[RecoveryState, tuple[Finding, ...], tuple[Command, ...]]:
-    """Take alarms that an announced change explains as dealt with; write each down, once."""
+    """Take alarms that an announced change explains as dealt with; write each down, once.
+
+    A rate that was raised on purpose explains its own rise alone: what comes of it is judged.
+    """
     commands: list[Command] = []
     others: list[Finding] = []
     handled = state.handled
     for f in findings:
         change = explained_by(state.expected, f)
-        if change is None or f.severity == "info":
+        raised = f.signal == "lr" and f.onset in state.rises
+        if (change is None and not raised) or f.severity == "info":
             others.append(f)
             continue
         if f.key not in handled:
-            why = f"announced: {change.what}, steps {change.from_step} to {change.until_step}"
+            why = "the rate was raised on purpose"
+            if change is not None:
+                why = f"announced: {change.what}, steps {change.from_step} to {change.until_step}"
             data = {
                 "kind": f.kind,
-                "severity": "critical",  # whatever it turns into
+                # whatever an announced change turns into
+                "severity": f.severity if change is None else "critical",
                 "onset": f.onset,
                 "onset_row": f.onset_row,
                 "why": why,
@@ -351,19 +366,19 @@ def _calm_step(state: RecoveryState, e: StepDone) -> Result:
         )
         commands += more
     if state.early_cut is not None:
-        cut, more = state.early_cut.take_in(policy, e)
-        state = replace(state, early_cut=cut)
+        state, more = rate_review.review(state, e)
         commands += more
     why_idle = _why_idle(state)
     if state.chief and (e.findings or state.shadow.watched or why_idle != state.shadow.why):
         state, more = _shadow(state, e, why_idle)
         commands += more
     if state.request is not None:
-        why = permission.recovered_meanwhile(state, e)
+        blocked, why = state.is_blocked, permission.no_longer_needed(state, e)
         if why:
             state, more = permission.withdraw(state, why, e.step)
             commands += more
-        return state, tuple(commands)
+        if blocked:
+            return state, tuple(commands)
     if policy.mode != "observe" and opening.is_troubled(state, e):
         if opening.asks_first(state, e):
             return opening.ask(state, e), tuple(commands)
@@ -385,7 +400,7 @@ def _why_idle(state: RecoveryState) -> ShadowWhy | None:
     mode = state.policy.mode
     if mode != "act":
         return mode
-    if state.request is not None:
+    if state.is_blocked:
         return "ask"
     return "paused" if state.advising_only else None
 

@@ -109,6 +109,16 @@ class Decisions:
         """Multiply the scheduled rate from a step on."""
         self.lr_cuts.append((since, factor))
 
+    def uncut_lr(self, cut: tuple[int, float]) -> None:
+        """Take a cut back; where no other is left, also what was given back of it."""
+        self.lr_cuts.remove(cut)
+        if not any(factor < 1 for _, factor in self.lr_cuts):
+            self.lr_cuts.clear()
+
+    def ease_lr(self, since: int, factor: float) -> None:
+        """Give a part of the cuts back from a step on: a factor above 1; none rises above the schedule."""
+        self.lr_cuts.append((since, factor))
+
     def limit_lr(self, since: int, limit: float) -> None:
         """Hold the first group's scheduled rate at a limit from a step on."""
         self.lr_limits.append((since, limit))
@@ -127,7 +137,7 @@ class Decisions:
 
 
 _CHECKS: dict[str, Callable[[Any], bool]] = {
-    "lr_cuts": lambda v: _are_pairs(v, lambda factor: 0 < factor <= 1),
+    "lr_cuts": lambda v: _are_pairs(v, lambda factor: 0 < factor < math.inf) and _are_eased(v),
     "lr_limits": lambda v: _are_pairs(v, lambda rate: 0 < rate < math.inf),
     "lr_holds": lambda v: _are_holds(v),
     "clip_factor": lambda v: is_number(v) and 0 < v <= 1,
@@ -171,6 +181,12 @@ def _are_whole(values: object) -> bool:
     )
 
 
+def _are_eased(cuts: Sequence[tuple[int, float]]) -> bool:
+    """Whether each factor above 1, if there is any, comes after a cut of which it gives back."""
+    factors = [factor for _, factor in cuts]
+    return all(any(f < 1 for f in factors[:i]) for i, f in enumerate(factors) if f > 1)
+
+
 def _are_pairs(values: object, allowed: Callable[[float], bool]) -> bool:
     """Whether these are (step, number) with numbers that are allowed."""
     return isinstance(values, list | tuple) and all(
@@ -212,13 +228,21 @@ def sample_range(first: object, last: object) -> tuple[int, int]:
 
 
 def lr_factor(cuts: Sequence[tuple[int, float]], step: float) -> float:
-    """Return the product of the cuts that hold at `step`.
+    """Return the product of the cuts that hold at `step`, and of what was given back of them.
+
+    It is at most 1: what gives a part of a cut back gives nothing where that cut was taken back.
 
     Example:
         >>> lr_factor([(0, 0.5), (300, 0.1)], 299), lr_factor([(0, 0.5), (300, 0.1)], 300)
         (0.5, 0.05)
+        >>> lr_factor([(0, 0.1), (300, 4.0)], 300), lr_factor([(300, 4.0)], 300)
+        (0.4, 1.0)
     """
-    return math.prod(factor for since, factor in cuts if step >= since)
+    together = 1.0
+    for since, factor in cuts:
+        if step >= since:
+            together = min(together * factor, 1.0)
+    return together
 
 
 def lr_limit(limits: Sequence[tuple[int, float]], step: float) -> float:
