@@ -27,6 +27,9 @@ FORMS = (
     "nll (held-out): {loss}",
     "held-out: {loss}",
     "held-out nll {loss} (after {step})",
+    "held-out nll after {step} steps {loss}",
+    "validation loss (after {step} updates) {loss}",
+    "val loss at step {step} {loss}",
 )
 NORMS = ("|g| {g}", "||g|| {g}", "||g||_2={g}", "\u2016g\u2016={g}", "|grad| {g}", "|\u2207|: {g}")
 
@@ -51,6 +54,28 @@ def test_validation_behind_a_count(tmp_path: Path, form: str) -> None:
     column = record.columns["val_loss"]
     assert column.logged() == pytest.approx(VAL, abs=1e-4)
     assert record.step[column.present].tolist() == [50.0 * k for k in range(1, N // EVERY + 1)]
+
+
+@pytest.mark.parametrize(
+    ("form", "name"),
+    [
+        ("held-out loss after {k} epochs {value}", "val_loss"),
+        ("test loss after epoch {k} {value}", "val_loss"),
+        ("validation perplexity after {k} epochs {value}", "val_perplexity"),
+        ("validation accuracy after {k} epochs {value}", "eval_score"),
+    ],
+)
+def test_a_value_behind_what_is_counted_without_a_sign(
+    tmp_path: Path, form: str, name: str
+) -> None:
+    path = tmp_path / "train.log"
+    with path.open("w") as log:
+        for k in range(1, 9):
+            for i in range(10):
+                log.write(f"epoch {k} step {100 * k + 10 * i} loss {4 - k / 10 - i / 100:.3f}\n")
+            log.write(form.format(k=k, value=f"{4 - 0.09 * k:.2f}") + "\n")
+    values = read_run(path).columns[name].logged()
+    assert values == pytest.approx(4 - 0.09 * np.arange(1, 9), abs=0.006)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -93,3 +118,24 @@ def test_validation_in_a_form_that_is_not_read_is_said(tmp_path: Path) -> None:
 def test_recall_at_a_count_is_no_loss(tmp_path: Path) -> None:
     record = read_run(write(tmp_path, "held-out recall at 5: 0.31, at 10: 0.42"))
     assert "val_loss" not in record.columns
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        ("recall at 5 0.31", "eval_score", 0.31),
+        ("pass@1 0.31", "eval_score", 0.31),
+        ("mAP@.5:.95 0.44", "eval_score", 0.44),
+        ("scaler 65536", "loss_scale", 65536.0),
+    ],
+)
+def test_a_count_in_a_name_is_no_value_and_a_whole_number_may_be_one(
+    tmp_path: Path, words: str, name: str, value: float
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(f"step {10 * i} loss {4 - 0.03 * i:.3f} {words}\n" for i in range(1, 80))
+    )
+    record = read_run(path)
+    assert set(record.columns[name].logged()) == {value}
+    assert "loss" in record.columns

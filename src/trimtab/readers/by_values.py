@@ -19,6 +19,7 @@ __all__ = [
     "is_guessed_time",
     "is_scale",
     "is_time_of_step",
+    "may_be_scaler",
     "may_be_timed",
     "named_by_values",
     "note_by_values",
@@ -50,6 +51,11 @@ def may_be_timed(key: str) -> bool:
     """
     name = normalise(key)
     return name != "s" and _TIMED.fullmatch(name) is not None
+
+
+def may_be_scaler(key: str) -> bool:
+    """Whether a key may be that of the scaler of fp16, by its words."""
+    return normalise(key) in _SCALERS
 
 
 def is_time_of_step(values: Floats) -> bool:

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from trimtab.readers.by_values import may_be_timed
+from trimtab.readers.by_values import may_be_scaler, may_be_timed
 from trimtab.readers.freetext.keys import (
     ETA,
     UNIT_FACTORS,
@@ -117,22 +117,27 @@ _AT_STEP = re.compile(
 _AND_STEP = re.compile(r"\W{0,3}(?:and )?(?:step|iter|iteration|batch|update)\W{0,3}")
 """`Loss at epoch 2 and iteration 100 is 2.5`: a second count behind the first."""
 _AFTER_COUNT = re.compile(
-    r"(.*?[A-Za-z)])(?:\s+[(\[]?(?:at|after|@)|@|\s+[(\[](?:step|iter|iteration|update|epoch))\s*[(\[]?",
+    r"(.*?[A-Za-z)])(?:\s+[(\[]?(?:at|after|@)|@|\s+[(\[](?:step|iter|iteration|update|epoch))"
+    r"(?:\s+(?P<unit>(?:global )?(?:step|iter|iteration|update|epoch)))?\s*[(\[]?",
     re.DOTALL,
 )
 _COUNT_ENDS = re.compile(
     r"\s?(?P<unit>(?:global )?(?:steps?|iters?|iterations?|updates?|batches|epochs?)?)"
-    r"[)\]]?\s*(?:[:=]|->|is|was)\s*"
+    r"[)\]]?\s*(?P<sign>[:=]|->|is|was|)\s*"
 )
 """`held-out nll after 100: 2.68`, `val loss @ 3 epochs = 2.5`: a bare count in front of the value."""
+_FRACTION = re.compile(r"[-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.IGNORECASE)
 _ITERATION = re.compile(r"\bat iteration\W*\Z", re.IGNORECASE)
 _SIGNS_OF_VALUE = (":", "=", "is", "was")
 _UNIT_BEHIND = re.compile(
     r"\s*\((?:[A-Za-z%/ ]{1,12}\d?|[A-Za-z ]{0,30}\d{1,6}[A-Za-z ]{0,12}|\d?[eE][-+]?\d+)\)\Z"
 )
 """What belongs to a key in brackets behind it: a unit, `(avg over last 100)`, `(1e-3)`."""
-_AT_TOP = re.compile(r"[A-Za-z]@\Z")
-"""`Acc@5: 90.2`: what is counted among the first five."""
+_AT_TOP = re.compile(
+    r"[A-Za-z]@\Z|\b(?:recall|precision|ndcg|hits?|accuracy|acc) at\Z", re.IGNORECASE
+)
+"""`Acc@5: 90.2`, `recall at 5 0.31`: what is counted among the first five."""
+_BEHIND_TOP = ("", ":", "=")
 _OVER_LAST = re.compile(r"\b(?:over|of|for|in) (?:the )?(?:last|past|previous) ?\Z")
 _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 """`loss over the last 50 steps: 2.5`: the 50 belongs to the name."""
@@ -150,6 +155,7 @@ _OF_A_SET = {"loss": "val_loss", "perplexity": "val_perplexity"}
 """What is measured on either data, and its name on held-out data."""
 _COUNTED_BEHIND = (*_OF_A_SET, *_OF_A_SET.values())
 _SHARES = ("accuracy", "token_accuracy")
+_SCORES = (*_SHARES, "eval_score", "eval_error")
 _GAN_PAIR = frozenset({"g", "d"})
 _SPEEDS = ("speed", "train speed", "training speed")
 """Names of what a trainer gets through, where a unit says of what."""
@@ -324,6 +330,7 @@ class _LineParse:
                 or _MEMORY_IN_USE.match(f"{key}{self.literals[i + 1]}")
                 or _FRACTION_OF_WORD.fullmatch(f"{key} {token}")
                 or may_state_setting(key)
+                or may_be_scaler(key)
                 or layer_of_tag(key)
             ):
                 name = normalise("/".join((*self.path, key)))[:_MAX_KEY_LENGTH]
@@ -498,7 +505,12 @@ class _LineParse:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
         if i == self.carried[0]:
             return self.carried[1], True
-        at_top = i and left.strip() in (":", "=") and _AT_TOP.search(self.literals[i - 1])
+        at_top = i and left.strip() in _BEHIND_TOP and _AT_TOP.search(self.literals[i - 1])
+        if i > 1 and self.literals[i - 1] == ":" and _AT_TOP.search(self.literals[i - 2]):
+            first, last = (to_number(self.numbers[k]) for k in (i - 2, i - 1))
+            return f"{_last_segment(self.literals[i - 2])}{first:g}:{last:g}", True
+        if at_top and self._with_number(i)[-1:].isdigit():
+            return _last_segment(self._with_number(i).replace(" at ", "@")), True
         if i and (at_top or _NUMBER_IN_KEY.match(left)):
             left = self._with_number(i) + left
         elif i and left.strip() in _SIGNS_OF_VALUE and (named := self._named_in_front(i)):
@@ -535,22 +547,30 @@ class _LineParse:
         named = _AFTER_COUNT.fullmatch(left[-_MAX_NAME_LENGTH:]) if ends is not None else None
         if ends is None or named is None:
             return None
+        counted = ends["unit"] or named["unit"]
+        # `after 3 epochs 3.45`, without a sign between the two.
+        if not ends["sign"] and not _FRACTION.fullmatch(self.numbers[i + 1].strip()):
+            return None
         name = _last_segment(named[1])
         found, _ = self._meaning(name, i + 1)
         # `recall at 5: 0.3` is one of other numbers.
-        if found is None or found.name not in _COUNTED_BEHIND:
+        names = (*_COUNTED_BEHIND, *_SCORES) if counted else _COUNTED_BEHIND
+        if found is None or found.name not in names:
             return None
         self.carried = i + 1, name
-        of_epochs = "epoch" in ends["unit"] or left.endswith("epoch")
+        of_epochs = "epoch" in f"{ends['unit']}{named['unit'] or ''}" or left.endswith("epoch")
         return Field(*(("epoch",) * 3 if of_epochs else ("step",) * 3), i, 1.0, 2)
 
     def _is_of_name(self, left: str, i: int) -> bool:
         """Whether a number says over how many a value is: `reward (100 ep): 5`, `over last 10: 5`."""
         right = self.literals[i + 1]
-        if i + 1 == len(self.numbers) or not right.rstrip().endswith((":", "=")):
+        if i + 1 == len(self.numbers):
             return False
-        if _AT_TOP.search(left):
-            return right.strip() in (":", "=")
+        # From one threshold to another: `mAP@.5:.95 0.44`.
+        if _AT_TOP.search(left) or (i and left == ":" and _AT_TOP.search(self.literals[i - 1])):
+            return right.strip() in _BEHIND_TOP
+        if not right.rstrip().endswith((":", "=")):
+            return False
         if _OVER_LAST.search(left):
             return _BEHIND_COUNT.match(right) is not None
         bracket = _BRACKET.search(left)
