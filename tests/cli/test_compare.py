@@ -140,3 +140,18 @@ def test_wrong_questions(run: Run, tr8_log: Path) -> None:
     assert code == 2
     assert "there are 1.0, 1.1" in err
     assert run("compare", tr8_log, "--at", "7000", "--window", "0")[0] == 2
+
+
+@pytest.mark.parametrize("tokens", [False, True])
+def test_the_page_gives_the_unit_of_the_loss_only_where_it_is_known(
+    run: Run, tmp_path: Path, tokens: bool
+) -> None:
+    page = tmp_path / "page.html"
+    for name, offset in (("a", 0.0), ("b", 0.3)):
+        rows = [
+            {"step": s, "loss": 2 + offset + 4 / s, **({"tokens_seen": 1000 * s} if tokens else {})}
+            for s in range(1, 400)
+        ]
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    run("compare", tmp_path / "a.jsonl", tmp_path / "b.jsonl", "--html", page)
+    assert ("nats/token" in page.read_text()) is tokens

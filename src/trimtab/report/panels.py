@@ -18,7 +18,18 @@ from trimtab.report.wording import capital
 from trimtab.text import number, plain, signal_label
 from trimtab.vocabulary import SIGNAL_BY_NAME
 
-__all__ = ["SPECS", "Band", "Panel", "PanelLabels", "Stretch", "bands", "make_panels", "step_range"]
+__all__ = [
+    "SPECS",
+    "Band",
+    "Panel",
+    "PanelLabels",
+    "Stretch",
+    "bands",
+    "in_nats",
+    "make_panels",
+    "step_range",
+    "unit_of",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +264,7 @@ def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ..
     live = np.zeros(record.num_rows, dtype=np.bool_)
     live[record.lineage_rows()] = True
     keep = _detail_rows(account)
-    panels = []
+    panels, language = [], in_nats(record)
     for spec in (*SPECS, *_named(account)):
         column = _column(record, spec.name)
         stretches = (
@@ -265,7 +276,6 @@ def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ..
         if spec.name == "loss" and "val_loss" in record.columns:
             dots = tuple(_stretches(record, record.columns["val_loss"], live, keep, points))
         note, mark = _annotation(record, spec, column)
-        language = spec.name == "loss" and _in_nats(record, stretches)
         panels.append(
             Panel(
                 name=spec.name,
@@ -276,7 +286,7 @@ def make_panels(account: RunAccount, *, points: int = POINTS) -> tuple[Panel, ..
                 dots=dots,
                 note=note if stretches else "not recorded",
                 mark=mark,
-                perplexity=language,
+                perplexity=language and spec.name == "loss",
             )
         )
     return tuple(sorted(panels, key=lambda p: bool(p.strip) and not p.lost))
@@ -295,19 +305,33 @@ def _named(account: RunAccount) -> Iterator[Spec]:
             yield Spec(name=name, title=plain(title, limit=60), scale=scale)
 
 
+_OF_LOSS = frozenset(
+    ("loss", "val_loss", "loss_step_std", "sample_loss_max", "yardstick_loss", "yardstick_rise")
+)
+"""Signals in the unit of the loss."""
+
+
 def _unit(name: str, *, language: bool) -> str:
     if name == "loss":
         return "nats/token · right: perplexity" if language else "as logged"
+    return unit_of(name, language=language)
+
+
+def unit_of(name: str, *, language: bool) -> str:
+    """Return the unit of a signal; of what is measured in the loss's only where that is known."""
     signal = SIGNAL_BY_NAME.get(name)
-    return "" if signal is None or signal.unit == "1" else signal.unit
+    if signal is None or signal.unit == "1" or (name in _OF_LOSS and not language):
+        return ""
+    return signal.unit
 
 
-def _in_nats(record: RunRecord, stretches: Sequence[Stretch]) -> bool:
-    """Tell whether a loss is one in nats per token.
+def in_nats(record: RunRecord) -> bool:
+    """Tell whether the loss is one in nats per token.
 
     The log is of a language model, the values fit.
     """
-    y = np.concatenate([s.y[np.isfinite(s.y)] for s in stretches]) if stretches else np.zeros(0)
+    column = record.columns.get("loss")
+    y = np.zeros(0) if column is None else column.values[column.finite_rows(slice(None))]
     tells = record.format in LANGUAGE or "tokens_seen" in record.columns
     return tells and len(y) > 0 and float(y.min()) >= 0 and float(np.median(y)) < 20
 

@@ -11,10 +11,9 @@ from trimtab.analysis.side_by_side import Comparison, Side, mean_text
 from trimtab.record import axis_word
 from trimtab.report.compare import Curve, Drawing
 from trimtab.report.html import source_hash, static_text
-from trimtab.report.panels import Panel, Stretch
+from trimtab.report.panels import Panel, Stretch, in_nats, unit_of
 from trimtab.report.sections import text
 from trimtab.text import number
-from trimtab.vocabulary import SIGNAL_BY_NAME
 
 __all__ = ["render_page"]
 
@@ -99,6 +98,7 @@ def _picture(
         )
     limits = (low, high) if high > low else (low - 0.5, high + 0.5)
     draw = Drawing(limits, 940.0, None if impact is None else impact.at, mark="changed at")
+    language = all(in_nats(s.record) for s in sides)
     for name, title, height in _PANELS:
         curves = [_curve(s, name, i % 6) for i, s in enumerate(sides)]
         stretches = tuple(
@@ -107,11 +107,10 @@ def _picture(
             if len(k.x)
         )
         if stretches:
-            unit = SIGNAL_BY_NAME[name].unit
             panel = Panel(
                 name=name,
                 title=title,
-                unit="" if unit == "1" else unit,
+                unit=unit_of(name, language=language),
                 scale="linear",
                 stretches=stretches,
             )
