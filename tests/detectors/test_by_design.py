@@ -28,6 +28,14 @@ def test_a_score_that_sinks_is_told_unless_the_log_says_why(score: str) -> None:
     assert not _kinds(**{score: SINKS, "val_accuracy": held_out})
 
 
+def test_a_reward_that_sinks_on_purpose_is_noted() -> None:
+    harder = np.round(4 + 60 * np.maximum(F - 0.4, 0))
+    columns = {"step": 10.0 * np.arange(N), "loss": LOSS, "reward": SINKS, "difficulty": harder}
+    (run,) = trimtab.analyze(columns).runs
+    notes = [i.headline for i in run.incidents if "reward" in i.incident.signals]
+    assert any("the log says what makes it harder" in note for note in notes)
+
+
 def test_a_cut_of_the_rate_explains_what_follows_it_and_not_what_was_before() -> None:
     rate = np.where(np.arange(N) < 200, 0.1, 0.01)
     falls = LOSS - 1.2 * (np.arange(N) >= 200)

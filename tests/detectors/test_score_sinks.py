@@ -69,3 +69,9 @@ def test_the_training_score_alone_says_that_training_goes_on() -> None:
     train = 0.99 - 0.5 * np.exp(-5 * x) + rng.normal(0, 0.003, 40)
     found = analyze({"epoch": np.arange(40.0), "train_acc": train, "val_acc": _turns(40, 1)})
     assert len(_onsets(found)) == 1
+
+
+def test_a_setting_excuses_a_score_only_where_it_moves() -> None:
+    harder = np.round(10 * np.maximum(np.arange(60) / 60 - 0.3, 0))
+    assert not _onsets(_judged(_turns(60, 1), curriculum_level=harder))
+    assert _onsets(_judged(_turns(60, 1), curriculum_level=np.full(60, 3.0)))

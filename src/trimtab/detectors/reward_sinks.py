@@ -19,7 +19,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.by_design import sinks_by_design
+from trimtab.detectors.by_design import unless_designed
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
@@ -54,27 +54,31 @@ def with_reward_sinks(record: RunRecord, findings: tuple[Finding, ...]) -> tuple
             continue
         rows = column.finite_rows(span)
         sunk = _sinks(column.values[rows]) if len(rows) >= FEWEST else None
-        if sunk is None or sinks_by_design(record, "reward", rows[sunk[0] :]):
+        if sunk is None:
             continue
         k, first, best, last, score = sunk
         found.append(
-            finding_at(
+            unless_designed(
                 record,
-                detector="sign-reward-sinks",
-                kind=KIND,
-                signal="reward",
-                severity="warning",
-                row=int(rows[-1]),
-                onset_row=int(rows[k]),
-                value=last,
-                expected=best,
-                score=min(99.0, score),
-                direction="down",
-                closed=False,
-                text=(
-                    f"the reward came from {number(first)} to {number(best)}, and sinks since then:"
-                    f" {number(last)} at the end (in hindsight)"
+                finding_at(
+                    record,
+                    detector="sign-reward-sinks",
+                    kind=KIND,
+                    signal="reward",
+                    severity="warning",
+                    row=int(rows[-1]),
+                    onset_row=int(rows[k]),
+                    value=last,
+                    expected=best,
+                    score=min(99.0, score),
+                    direction="down",
+                    closed=False,
+                    text=(
+                        f"the reward came from {number(first)} to {number(best)}, and sinks since then:"
+                        f" {number(last)} at the end (in hindsight)"
+                    ),
                 ),
+                rows[k:],
             )
         )
     return (*findings, *found)

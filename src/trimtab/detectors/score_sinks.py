@@ -21,13 +21,12 @@ training loss alone, and is no overfitting. Judged in hindsight, attempt by atte
 rewarded, its rewards say more.
 """
 
-import re
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from trimtab.detectors.by_design import sinks_by_design
+from trimtab.detectors.by_design import unless_designed
 from trimtab.detectors.contract import Finding
 from trimtab.detectors.record_finding import finding_at
 from trimtab.record import RunRecord
@@ -49,10 +48,6 @@ SIGMA_AND_TREND = ((5.0, -3.0), (3.0, -4.0))
 STRAIGHT, HIGHER, ON_ERRORS = 3.5, 1.5, 2.0
 """Times the spread about a line, and times the rate at the best, up to which nothing is told yet; and
 errors of the difference of two levels of the training loss, beyond which it goes on."""
-_BY_DESIGN = re.compile(r"domain|membership|adversar")
-"""Scores of what is to be unlearned."""
-_BY_SETTING = re.compile(r"sparsity|curricul|difficult")
-"""What is taken away, or made harder, on purpose."""
 JUMP = 0.7
 """Of what is lost, between one evaluation and the next: then the evaluation has changed."""
 MOST_CHECKS, MOST_COMPARED = 4096, 200
@@ -78,7 +73,10 @@ def with_score_sinks(record: RunRecord, findings: tuple[Finding, ...]) -> tuple[
         f
         for f in findings
         if f.detector not in LATER
-        or not any(s.signal == f.signal and s.onset_row <= f.onset_row for s in sinks)
+        or not any(
+            s.signal == f.signal and s.onset_row <= f.onset_row and s.severity != "info"
+            for s in sinks
+        )
     ]
     return (*told, *sinks)
 
@@ -112,9 +110,7 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
     since = y[k:]
     error = sigma * (1 / 3 + 1 / last) ** 0.5
     trend = kendall_score(since[:: len(since) // MOST_COMPARED + 1])
-    if name in _TRAINED and sinks_by_design(record, name, rows[k:]):
-        return None
-    if _is_meant(record, name, rows[k:]) or lost < STRAIGHT * _about_a_line(since):
+    if _for_a_while(record, rows[k:]) or lost < STRAIGHT * _about_a_line(since):
         return None
     if not (
         lost >= SHARE * abs(best)
@@ -126,7 +122,7 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
     ):
         return None
     was, is_now = abs(best), abs(now)
-    return finding_at(
+    told = finding_at(
         record,
         detector="sign-accuracy-sinks" if name in _TRAINED else "score-sinks",
         kind=SCORES[name],
@@ -146,15 +142,11 @@ def _of(record: RunRecord, name: str, span: slice) -> Finding | None:
             " goes on (in hindsight)"
         ),
     )
+    return unless_designed(record, told, rows[k:], held_out=name not in _TRAINED)
 
 
-def _is_meant(record: RunRecord, name: str, since: Rows) -> bool:
-    """Whether the score sinks by design, or for a while: its rate has risen, another score gains."""
-    if _BY_DESIGN.search(record.keys.get(name, name).lower()):
-        return True
-    keys = (*record.columns, *record.keys.values(), *record.unread)
-    if any(_BY_SETTING.search(key.lower()) for key in keys):
-        return True
+def _for_a_while(record: RunRecord, since: Rows) -> bool:
+    """Whether the score may sink for a while: the rate has risen, or another score gains."""
     rate = record.columns.get("lr")
     if rate is not None:
         near, late = (rate.values[r][rate.present[r]] for r in (since[:NEAR], since[-NEAR:]))
