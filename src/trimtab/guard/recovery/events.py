@@ -90,6 +90,8 @@ class ReadingDone:
     """None: it could not."""
     scale: Expectation
     """Spread and unit of the training loss before the trouble: what a rise is judged by."""
+    freed_step: float = -math.inf
+    """Newest step from which more parameters are trained; -Inf: none is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

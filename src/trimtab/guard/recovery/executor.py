@@ -25,6 +25,7 @@ from trimtab.guard.recovery.by_design import ByDesign
 from trimtab.guard.recovery.early_cut import early_cut
 from trimtab.guard.recovery.expectation import Expectation, expected_loss
 from trimtab.guard.recovery.past_outcomes import arms_that_worked
+from trimtab.guard.recovery.rough_start import freed_step
 from trimtab.guard.recovery.state import RecoveryState, StagedRequest
 from trimtab.guard.recovery.triage import find_incident
 from trimtab.guard.recovery.update import update
@@ -236,13 +237,16 @@ class Recovery:
         wanted, case = self.state.wants, self.state.case
         if wanted is None:
             return
+        freed = -math.inf
         if case is None and reading is not None:
             base = wanted.target_step if reading.base_step is None else reading.base_step
             base = wanted.event.step if base < 0 else base
             scale = expected_loss(self._record(), base)
+            freed = freed_step(self._record())
         else:
             scale = Expectation() if case is None else case.expect
-        self._handle(ev.ReadingDone(step=self.engine.counters.step, reading=reading, scale=scale))
+        step = self.engine.counters.step
+        self._handle(ev.ReadingDone(step=step, reading=reading, scale=scale, freed_step=freed))
 
     def snapshot_for(self, wanted: ReadingWanted) -> Snapshot | None:
         """Return the older state that a reading is to be made of as well, from memory; or None."""

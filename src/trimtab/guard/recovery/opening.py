@@ -28,7 +28,7 @@ from trimtab.guard.recovery.expectation import expected_loss
 from trimtab.guard.recovery.kept_remedy import give_up
 from trimtab.guard.recovery.learning_rate import find_lr_jump, lr_at, lr_rise, sound_lr
 from trimtab.guard.recovery.permission import rights_of, stage
-from trimtab.guard.recovery.rough_start import wait_for_start
+from trimtab.guard.recovery.rough_start import FREED_STEPS, wait_for_start
 from trimtab.guard.recovery.situation import affordable_step, situation_of
 from trimtab.guard.recovery.state import (
     LeftAlone,
@@ -58,6 +58,8 @@ from trimtab.plan.memory import prefer
 from trimtab.plan.planner import make_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from trimtab.detectors.contract import Finding
     from trimtab.guard.recovery.commands import Command, Say
     from trimtab.guard.recovery.events import (
@@ -342,7 +344,8 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
     # Some steps have been done since: a sound state is no worse than the older one at all. What
     # lies within noise of it is dealt with as if nothing had been read, except where waiting is
     # known to do no harm: after a jump that was left alone before, of a rise without a jump, which
-    # is looked at again soon, of a loss that is too low, and where the loop counts the loss otherwise.
+    # is looked at again soon, of a loss that is too low, where the loop counts the loss otherwise, and
+    # shortly after parameters were set free, whose first updates scatter the loss.
     slow = all(f.kind in SLOW_RISES or f.kind in NO_RISE for f in alarms)
     # the older weights cost as much more now: what is added to the loss is no state's doing
     extra, risen = r.base_mean - scale.level, asked.event.loss - scale.level
@@ -353,6 +356,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         or abs(factor - 1) > _RECOUNTED
         or state.times_left_alone >= _LEFT_ALONE_BEFORE
         or arrived
+        or 0 <= _first_of(state, alarms) - e.freed_step <= FREED_STEPS
     )
     # No step takes a sound loss so far down: it is counted otherwise, or has another sign.
     believed = found.rise >= -_MOST_GAIN * scale.unit
@@ -519,6 +523,13 @@ def _alarms(state: RecoveryState) -> list[Finding]:
         for f in state.open.values()
         if f.severity != "info" and f.key not in state.handled and f.end_row is None
     ]
+
+
+def _first_of(state: RecoveryState, alarms: Sequence[Finding]) -> float:
+    """Return the step of the first sign of these alarms: of spikes that return, that of the first."""
+    recurrence, policy = state.recurrence, state.policy
+    returned = (recurrence.first_of(policy, f) for f in alarms if recurrence.returns(policy, f))
+    return min((*(f.onset for f in alarms), *returned), default=math.inf)
 
 
 def _told(r: Reading, found: BatchComparison) -> str:

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from trimtab.guard.recovery.case import Case
     from trimtab.record import RunRecord
 
-__all__ = ["wait_for_start"]
+__all__ = ["FREED_STEPS", "freed_step", "wait_for_start"]
 
 _ROUGH_STEPS, _FEWEST_SINCE = 16, 24
 """Steps of the run in which a rough start begins, and after which its way back is judged. Ours."""
-_FREED_STEPS = 32
+FREED_STEPS = 32
 """Steps before trouble within which parameters were set free, for it to be a rough start of theirs.
 Ours."""
 _NEW_STEPS, _NEW_HALVES = 64, 2.0
@@ -79,22 +79,31 @@ def wait_for_start(case: Case, patience: int) -> Wait | None:
 
 
 def _shown_by(case: Case) -> int:
-    """Return the step by which trouble had begun: what is read now and then began before that."""
+    """Return the step by which trouble had begun: what is read now and then began before that.
+
+    Spikes that return began with the first of them.
+    """
     alarms = [f for f in case.incident.findings if f.severity != "info"]
     steps = (int(f.step if f.kind in _ON_READINGS else f.onset) for f in alarms)
-    return min(steps, default=int(case.incident.onset))
+    shown = min(steps, default=int(case.incident.onset))
+    return min(shown, case.first_sign) if case.returning else shown
 
 
-def _set_free_before(record: RunRecord, onset: int) -> int | None:
-    """Return the step since which more parameters are trained, shortly before; None: there is none.
+def freed_step(record: RunRecord, until: float = math.inf) -> float:
+    """Return the newest step up to one from which more parameters are trained; -Inf: there is none.
 
     From the rows alone, so that it is the same after a restart.
     """
     column = record.columns.get("trainable_parameters")
     if column is None:
-        return None
+        return -math.inf
     rows = record.lineage_rows()
-    rows = rows[column.present[rows] & (record.step[rows] <= onset)]  # written where it changed
+    rows = rows[column.present[rows] & (record.step[rows] <= until)]  # written where it changed
     grown = np.flatnonzero(np.diff(column.values[rows]) > 0)
-    step = int(record.step[rows[grown[-1] + 1]]) if len(grown) else -1
-    return step if step >= max(onset - _FREED_STEPS, 0) else None
+    return float(record.step[rows[grown[-1] + 1]]) if len(grown) else -math.inf
+
+
+def _set_free_before(record: RunRecord, onset: int) -> int | None:
+    """Return the step since which more parameters are trained, shortly before; None: there is none."""
+    step = freed_step(record, onset)
+    return int(step) if step >= max(onset - FREED_STEPS, 0) else None
