@@ -502,6 +502,25 @@ def test_update_leaves_alone_what_the_fixed_batches_show_to_be_harmless(
 
 
 @pytest.mark.parametrize(
+    ("freed", "now", "alone"),
+    [(-math.inf, 2.02, False), (20.0, 2.02, True), (-3.0, 2.02, False), (20.0, 3.0, False)],
+)
+def test_spikes_soon_after_parameters_were_set_free_are_left_alone_unless_the_batches_got_worse(
+    freed: float, now: float, alone: bool
+) -> None:
+    world = World(never, bad_batch=never).train(40)
+    found = spike(30, 31)
+    event = StepDone(step=40, row=40, sample=320, loss=2.0, norm=0.2, reads=True)
+    world.state = replace(
+        world.state, open={found.key: found}, wants=ReadingWanted(event, 20), times_left_alone=0
+    )
+    reading = Reading(40, (now, now), 20, (2.0, 2.0))
+    scale = Expectation(2.0, 0.1, 3.0)
+    world.handle(ev.ReadingDone(step=40, reading=reading, scale=scale, freed_step=freed))
+    assert bool([line for line in world.said() if "left alone" in line]) is alone
+
+
+@pytest.mark.parametrize(
     ("now", "told", "not_told"),
     [
         (3.0, "+1 since it was left alone (", "against"),  # within the noise of the older state
@@ -607,7 +626,7 @@ def test_rough_start_is_waited_for_where_it_heals(late: float, rate: float, wait
         record.add(t, {"loss": loss, "lr": 1.0 if t < 8 else rate})
     case: Any = SimpleNamespace(
         incident=SimpleNamespace(onset=3, findings=()), record=record.build(), seen_step=60,
-        level=1.0,
+        level=1.0, returning=False,
         before=SimpleNamespace(lr_cuts=()),
     )  # fmt: skip
     assert (wait_for_start(case, 8) is not None) is waits
@@ -638,9 +657,12 @@ def test_parameters_that_were_set_free_have_a_rough_start_of_their_own(
         record.add(t, row | ({"trainable_parameters": 10.0} if t == freed else {}))
     case: Any = SimpleNamespace(
         incident=SimpleNamespace(onset=100, findings=()), record=record.build(), seen_step=seen,
-        level=1.0,
+        level=1.0, returning=False,
         before=SimpleNamespace(lr_cuts=()),
     )  # fmt: skip
+    assert (wait_for_start(case, 8) is not None) is waits
+    # spikes that return began with the first of them
+    case.incident.onset, case.first_sign, case.returning = seen - 1, 100, True
     assert (wait_for_start(case, 8) is not None) is waits
 
 
