@@ -230,6 +230,9 @@ def action_words(step: float, deed: Mapping[str, object]) -> str:
     values = deed.get("values")
     if isinstance(values, Mapping) and "to_step" in values:
         return _went_back(values)
+    if deed.get("remedy") == "raise-lr" and isinstance(values, Mapping):
+        since = _said(values.get("lr_from_step"))
+        return f"raised the learning rate x {_said(values.get('factor'))} from step {since} on"
     if deed.get("remedy") != "skip-update" or not isinstance(values, Mapping):
         return " ".join(p for p in (words(deed.get("remedy")), action_values(values)) if p)
     count, samples = values.get("num"), values.get("samples")

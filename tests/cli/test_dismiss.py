@@ -69,6 +69,21 @@ def test_a_run_of_dismissed_alarms_alone_is_called_what_it_is_judged_to_be(
     assert "Not judged: no loss is logged in the last 300 rows" in page
 
 
+def test_a_dismissed_spike_that_is_over_explains_no_loss_that_stands(
+    run: Run, tmp_path: Path
+) -> None:
+    path, noise = tmp_path / "stands.jsonl", np.random.default_rng(0).normal(0, 0.02, 600)
+    with path.open("w") as out:
+        for step in range(600):
+            loss = 2.5 + noise[step] + (4 if 300 <= step < 303 else 0)
+            out.write(f'{{"step": {step}, "loss": {loss:.4f}, "grad_norm": 1.0}}\n')
+    while alarms(run, path)[0]:
+        run("dismiss", path, "A", "--why", "known")
+    told = parse(run("inspect", path, "--json")[1])["runs"][0]
+    assert told["verdict"] == "not-judged"
+    assert "the loss has stood at" in told["judged"]["why"]
+
+
 def test_it_survives_a_move_and_growth(run: Run, tr8_log: Path) -> None:
     run("dismiss", tr8_log, "A", "--why", "known")
     moved = tr8_log.with_name("moved.log")

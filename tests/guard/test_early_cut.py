@@ -15,6 +15,7 @@ from trimtab.cli import main
 from trimtab.guard import Guard
 from trimtab.guard.recovery.early_cut import ASKED, early_cut
 from trimtab.guard.recovery.past_outcomes import left_before
+from trimtab.guard.state.decisions import Decisions, lr_factor
 from trimtab.plan.authority import Permission
 from trimtab.readers import read_run
 
@@ -139,10 +140,60 @@ def test_a_rate_that_is_raised_by_hand_is_no_trouble(tmp_path: Path) -> None:
     assert analyze(run).verdict == "healthy"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("permission", ["never", "act"])
+def test_another_policy_after_a_restart_holds_for_what_was_asked_before_it(
+    tmp_path: Path, permission: Permission
+) -> None:
+    run = tmp_path / "run"
+    _train(run, until=300, policy=_may("ask"))
+    hurried = replace(_may(permission), at_deadline="act", ask_deadline_s=0.001)
+    _train(run, until=600, policy=hurried)
+    (answered,) = events_of(run, "answered")
+    assert answered.data["why"] == "the policy no longer asks about it"
+    raised = [e for e in events_of(run, "action") if e.data["remedy"] == "raise-lr"]
+    assert len(raised) == (permission == "act")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("permission", ["act", "ask"])
+def test_a_cut_that_was_undone_is_given_back_no_more(
+    tmp_path: Path, permission: Permission
+) -> None:
+    run = tmp_path / "run"
+
+    def undo(guard: Guard) -> None:
+        if guard.step_number == 250 and not undone:
+            undone.append(guard.undo("lower-lr", why="it was not the rate", confirm=True))
+            if permission == "ask":
+                assert main(["approve", str(run), "ask-1", "--why", "too late"]) == 0
+
+    undone: list[str] = []
+    policy = _may(permission) if permission == "ask" else replace(_may("act"), verify_steps=30)
+    _train(run, until=300, policy=policy, each_step=undo)
+    assert undone
+    assert not [e for e in events_of(run, "action") if e.data["remedy"] == "raise-lr"]
+    _train(run, until=310, policy=policy)  # what it left can be started again
+
+
+def test_what_was_given_back_goes_with_its_cut_alone() -> None:
+    d = Decisions()
+    d.ease_lr(10, 2.0)
+    assert d.lr_cuts == []
+    d.cut_lr(0, 0.5)
+    d.cut_lr(20, 0.1)
+    d.ease_lr(30, 2.0)
+    assert lr_factor(d.lr_cuts, 25) == pytest.approx(0.05)
+    assert lr_factor(d.lr_cuts, 30) == pytest.approx(0.1)
+    d.uncut_lr((20, 0.1))
+    assert d.lr_cuts == [(0, 0.5)]
+
+
 def _event(kind: str, step: int, /, **data: object) -> Event:
     return Event("", kind, "1.1", step, data)
 
 
+_ASKED_FOR = _event("staged", 300, id="ask-1", classes=["raise-rate"])
 _CUT = _event("action", 40, remedy="roll-back+lower-lr", values={"factor": 0.1, "lr_limit": None})
 
 
@@ -154,8 +205,12 @@ _CUT = _event("action", 40, remedy="roll-back+lower-lr", values={"factor": 0.1, 
         ((_event("action", 90, remedy="undo lower-lr", values={"id": 0}),), False),
         ((_event("decision", 300, what=ASKED),), False),
         ((_event("decision", 300, what="wait"),), True),
-        ((_event("staged", 300, classes=["raise-rate"]),), False),
-        ((_event("staged", 300, classes=["restore"]),), True),
+        ((_ASKED_FOR,), True),
+        ((_ASKED_FOR, _event("answered", 310, id="ask-1", answer="denied", done=False)), False),
+        ((_ASKED_FOR, _event("answered", 310, id="ask-1", answer="withdrawn", done=False)), True),
+        # approved, and killed before it was done: it is asked about anew
+        ((_ASKED_FOR, _event("answered", 310, id="ask-1", answer="approved", done=True)), True),
+        ((_event("answered", 310, id="ask-1", answer="denied", done=False),), True),
         ((_event("action", 300, remedy="raise-lr", values={"factor": 3.0}),), False),
     ],
 )

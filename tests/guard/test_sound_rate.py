@@ -47,3 +47,19 @@ def test_rate_that_came_back_is_neither_a_jump_nor_a_rise() -> None:
     assert lr_rise(record, 303, ()) == (False, None)
     assert sound_lr(record, 299, HIGH, ()) == HIGH
     assert sound_lr(record, 99, HIGH, ()) < HIGH / 100  # it has not come back by then
+
+
+def test_a_jump_is_the_scripts_and_its_rates_are_those_before_the_guards_factors() -> None:
+    builder = RecordBuilder("run", "jsonl")
+    for t in range(1, 311):
+        builder.add(t, {"loss": 1.0, "lr": 0.1 * HIGH * (3.0 if t > 300 else 1.0)})
+    record = builder.build()
+    rate = replace(
+        alarm(301, "setting-jump", "lr-change"), signal="lr", value=0.3 * HIGH, expected=0.1 * HIGH
+    )
+    found = replace(trouble(0.3 * HIGH, "warning"), findings=(rate,))
+    jump = find_lr_jump(found, record, ((0, 0.1),))
+    assert jump is not None
+    assert (jump.before, jump.after) == pytest.approx((HIGH, 3 * HIGH))
+    # the guard itself has given a part of its cut back
+    assert find_lr_jump(found, record, ((0, 0.1), (301, 3.0))) is None

@@ -15,6 +15,9 @@ def test_everything_may_act_unless_said_otherwise() -> None:
         found.pop("raise-rate") == "never"
     )  # those who raised their rates again called it a failure
     assert set(found.values()) == {"act"}
+    assert not Policy().permissions.why_not("raise-rate")
+    limited = Authority(allowed={"raise-rate": "act"}, per_day={"raise-rate": 0})
+    assert limited.why_not("raise-rate") == "0 × raise-rate within 24 hours, the policy allows 0"
 
 
 def test_a_file_names_classes_and_limits(tmp_path: Path) -> None:

@@ -141,10 +141,16 @@ class RunAccount:
             coverage=self.coverage,
             self_test=self.self_test,
             judged_signals=self.judged_signals,
-            level_explained=any(
-                ia.dismissed and "loss" in ia.incident.signals for ia in self.incidents
-            ),
+            level_explained=any(map(self._explains_level, self.incidents)),
         )
+
+    def _explains_level(self, ia: IncidentAccount) -> bool:
+        """Whether it is a dismissed rise of the loss that lasts to the end of the final lineage."""
+        incident = ia.incident
+        if not ia.dismissed or incident.end is not None or "loss" not in incident.signals:
+            return False
+        lineage = self.record.lineage_rows()
+        return bool(len(lineage)) and incident.onset_row in lineage
 
 
 def fails_on(account: RunAccount, name: str | None) -> bool:

@@ -45,9 +45,15 @@ class Dismissal:
     author: str = ""
     """Who said so; empty in what older versions wrote."""
     undo: bool = False
+    signal: str = ""
+    """It speaks of what this one shows alone; empty: of all of the incident."""
 
     def fits(self, incident: Incident) -> bool:
         """Tell whether it speaks of this incident."""
+        if self.signal and any(
+            f.severity != "info" and f.signal != self.signal for f in incident.findings
+        ):
+            return False
         return self._same_place(incident.attempt, incident.onset_row) and (
             severity_rank(incident.severity) <= max(severity_rank(self.severity), 0)
         )
@@ -141,6 +147,7 @@ def _of(data: Any, attempt: str) -> Dismissal | None:
             why=str(data["why"]),
             author=str(data.get("author", "")),
             undo=data.get("undo") is True,
+            signal=str(data.get("signal", "")),
         )
     except (KeyError, TypeError, ValueError, OverflowError):
         return None

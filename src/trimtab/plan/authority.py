@@ -134,7 +134,7 @@ class Authority:
         """Return why a class is `never`; empty where it is not."""
         if self.allowed.get(action) == "never":
             return f"the policy allows {action} never"
-        if self.permission(action, used_today=used_today) == "never":
+        if used_today >= self.per_day.get(action, used_today + 1):
             return (
                 f"{used_today} × {action} within 24 hours, the policy allows {self.per_day[action]}"
             )

@@ -177,8 +177,10 @@ class Recovery:
             reads: Whether the yardstick can be read.
         """
         engine = self.engine
-        if self.state.request is not None:
-            self._hear_answer(self.state.request)
+        request = self.state.request
+        # a rise is none of a branch that may be taken back
+        if request is not None and (request.blocks or not self.state.busy):
+            self._hear_answer(request)
         step = engine.counters.step
         still = self.state
         open_ = (f for k, f in still.open.items() if not f.closed and k not in still.handled)

@@ -30,7 +30,7 @@ _PROVEN_ROWS = 32
 
 @dataclass(frozen=True)
 class LrJump:
-    """A rise of the learning rate in force from one step to the next."""
+    """A rise of the scheduled learning rate from one step to the next, the guard's factors divided out."""
 
     step: int
     """First step at the new rate."""
@@ -57,9 +57,13 @@ def find_lr_jump(
     for f in incident.findings:
         alarm = f.signal == "lr" and f.severity != "info"
         if alarm and f.onset <= incident.onset and f.expected > 0:
+            was = f.expected / lr_factor(cuts, f.onset - 1)
+            after = f.value / lr_factor(cuts, f.onset)
+            if not was < after:  # the guard's own
+                continue
             back = _highest_that_came_back(record, f.onset, cuts)
-            before = back if f.expected < back < f.value else f.expected
-            return LrJump(step=int(f.onset), before=before, after=f.value)
+            before = back if was < back < after else was
+            return LrJump(step=int(f.onset), before=before, after=after)
     return None
 
 

@@ -36,9 +36,18 @@ class LeftBefore:
     times: int = 0
     rises: list[int] = field(default_factory=list)
     """First steps of a rate that was raised on purpose."""
+    asked: set[str] = field(default_factory=set)
+    """Ids of requests to raise the rate."""
     cut: tuple[int, dict[str, object]] | None = None
-    """Step and values of the newest cut of the rate that still stands and nobody was asked about.
-    """
+    """Step and values of the newest cut of the rate that still stands and nobody has decided on."""
+
+    def refuses(self, event: Event) -> bool:
+        """Tell whether a person, or a deadline, refuses to give a cut back; takes note of requests."""
+        name = str(event.data.get("id", ""))
+        if event.event == "staged" and "raise-rate" in (event.data.get("classes") or ()):
+            self.asked.add(name)
+        refused = event.data.get("answer") in ("denied", "deadline") and not event.data.get("done")
+        return event.event == "answered" and refused and name in self.asked
 
 
 def left_before(events: Iterable[Event], lineage: int) -> LeftBefore:
@@ -49,7 +58,7 @@ def left_before(events: Iterable[Event], lineage: int) -> LeftBefore:
     found = LeftBefore()
     for event in events:
         if event.attempt.partition(".")[0] == str(lineage):
-            found.cut = _cut_after(event, found.cut)
+            found.cut = None if found.refuses(event) else _cut_after(event, found.cut)
             if event.event == "action" and event.data.get("remedy") in RISES:
                 found.rises = [*found.rises, event.step + 1][-_MOST_LEFT:]
         left = event.data.get("leaves")
@@ -71,8 +80,6 @@ def _cut_after(event: Event, cut: _Cut | None) -> _Cut | None:
     """Return the cut of the rate that is to be asked about after an event of the journal."""
     remedy, values = str(event.data.get("remedy", "")), event.data.get("values")
     if event.event == "decision" and event.data.get("what") == ASKED:
-        return None
-    if event.event == "staged" and "raise-rate" in (event.data.get("classes") or ()):
         return None
     if event.event == "action" and remedy == "raise-lr":
         return None

@@ -189,6 +189,8 @@ def answered(state: RecoveryState, e: AnswerHeard) -> Result:
     if request is None or e.id != request.id:
         return state, ()
     policy = state.policy
+    if not request.blocks and (void := _void(state)):
+        return withdraw(state, void, e.step)
     if e.answer == "deadline" and policy.at_deadline == "wait":
         text = f"{request.id} still waits for approval; training goes on as it is"
         return state, (
@@ -206,6 +208,8 @@ def answered(state: RecoveryState, e: AnswerHeard) -> Result:
     )
     state = replace(state, request=None)
     if not approved:
+        if not request.blocks:
+            state = replace(state, early_cut=None)
         handled = state.handled
         if request.found is not None:
             handled |= request.found.keys
@@ -239,13 +243,22 @@ def raise_rate(state: RecoveryState, factor: float, step: int, *, why: str) -> R
     """Give a part of a cut of the rate back from the next step on, and watch what comes of it."""
     values = {"factor": factor, "lr_from_step": step + 1}
     effects = state.effects.begin_by_hand(RAISE, step, verify_steps=state.policy.verify_steps)
-    return replace(state, effects=effects, rises=(*state.rises, step + 1)), (
-        TakeSnapshot(),
+    rises = (*state.rises, step + 1)
+    return replace(state, effects=effects, rises=rises, early_cut=None), (
         RaiseRate(step + 1, factor),
         NoteAction(step, RAISE, values, why),
         JournalAction(step, RAISE, values, why),
+        TakeSnapshot(),
         at_step(step, f"learning rate x {factor:.3g} from step {step + 1} on: {why}"),
     )
+
+
+def _void(state: RecoveryState) -> str:
+    """Return why a request to raise the rate is none any more; empty where it still is."""
+    if state.early_cut is None:
+        return "the cut no longer stands"
+    asks = state.policy.permissions.permission("raise-rate") == "ask"
+    return "" if asks else "the policy no longer asks about it"
 
 
 def no_longer_needed(state: RecoveryState, e: StepDone) -> str:
@@ -256,8 +269,9 @@ def no_longer_needed(state: RecoveryState, e: StepDone) -> str:
     """
     request = state.request
     if request is not None and not request.blocks:
-        alarmed = any(f.severity != "info" and not f.closed for f in e.findings)
-        return "an alarm: this is no time to raise the rate" if alarmed else ""
+        if any(f.severity != "info" and not f.closed for f in e.findings):
+            return "an alarm: this is no time to raise the rate"
+        return _void(state)
     if request is None or (not e.findings and request.found is not None):
         return ""
     if request.found is None:  # staged before a restart, which went back by itself

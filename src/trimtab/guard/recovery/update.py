@@ -129,7 +129,8 @@ def _update(state: RecoveryState, e: Event) -> Result:
             verify_steps = state.policy.verify_steps
             effects = state.effects.begin_by_hand(e.remedy, e.step, verify_steps=verify_steps)
             rises = (*state.rises, e.step + 1) if e.remedy in permission.RISES else state.rises
-            return replace(state, effects=effects, rises=rises), ()
+            cut = None if e.remedy == "undo lower-lr" else state.early_cut
+            return replace(state, effects=effects, rises=rises, early_cut=cut), ()
         case RolledBackByHand():
             effects = state.effects.forget_changes()
             state = replace(state, verification=None, effects=effects, wants=None)
@@ -293,6 +294,8 @@ def _pass_expected(
                 "kind": f.kind,
                 # whatever an announced change turns into
                 "severity": f.severity if change is None else "critical",
+                # what the raised rate does is judged
+                **({"signal": "lr"} if change is None else {}),
                 "onset": f.onset,
                 "onset_row": f.onset_row,
                 "why": why,

@@ -110,14 +110,17 @@ class Decisions:
         self.lr_cuts.append((since, factor))
 
     def uncut_lr(self, cut: tuple[int, float]) -> None:
-        """Take a cut back; where no other is left, also what was given back of it."""
-        self.lr_cuts.remove(cut)
-        if not any(factor < 1 for _, factor in self.lr_cuts):
-            self.lr_cuts.clear()
+        """Take a cut back, and what was given back of it: the factors above 1 behind it."""
+        at = self.lr_cuts.index(cut)
+        end = at + 1
+        while end < len(self.lr_cuts) and self.lr_cuts[end][1] > 1:
+            end += 1
+        del self.lr_cuts[at:end]
 
     def ease_lr(self, since: int, factor: float) -> None:
-        """Give a part of the cuts back from a step on: a factor above 1; none rises above the schedule."""
-        self.lr_cuts.append((since, factor))
+        """Give a part of the newest cut back from a step on: a factor above 1; nothing without a cut."""
+        if any(cut < 1 for _, cut in self.lr_cuts):
+            self.lr_cuts.append((since, factor))
 
     def limit_lr(self, since: int, limit: float) -> None:
         """Hold the first group's scheduled rate at a limit from a step on."""
