@@ -5,8 +5,8 @@ under the guard in `observe`, in turns that rotate. What is read at every tenth 
 the ratio is that of ten steps in a row; it cancels what else the machine does. Its median is the
 figure, with a 95 % interval from 2,000 bootstrap resamples. The ratio of the two plain copies says
 what of it is the machine's. The steps are the first
-ones of a run, in which early signs are read most often. Checkpoints are left out of the paired
-figure and timed apart.
+ones of a run, in which early signs are read most often. Checkpoints, and the batches of the
+yardstick that come on top of a step, are left out of the paired figure and timed apart.
 """
 
 from __future__ import annotations
@@ -112,11 +112,13 @@ def _measure(size: CostSize, text: Text, say: Callable[[str], None]) -> dict[str
         guarded = _guarded_steps(parts, guard)
         works = (plain, guarded, again)
         times: list[list[float]] = [[], [], []]
+        reading = 0.0
         for turn in range(size.pairs + _WARM_UP_PAIRS):
             for k in ((turn + i) % 3 for i in range(3)):
-                taken = _time(works[k])
+                taken, apart = _time(works[k])
                 if turn >= _WARM_UP_PAIRS:
-                    times[k].append(taken)
+                    times[k].append(taken - apart)
+                    reading += apart
         without, with_guard, control = times
         saving = _time_checkpoints(guard)
         guard.close()
@@ -133,47 +135,60 @@ def _measure(size: CostSize, text: Text, say: Callable[[str], None]) -> dict[str
         "control": float(np.median(noise)),
         "control_low": interval(noise)[0],
         "control_high": interval(noise)[1],
+        "yardstick_share": reading / sum(without),
         "checkpoint_ms": 1e3 * saving,
         "within_budget": high <= _BUDGET,
     }
     say(
         f"  {size.name:<22} step {row['step_ms']:7.1f} ms   ratio {row['ratio']:.4f}  [{low:.4f},"
         f" {high:.4f}] over {len(without)} pairs   plain by plain {row['control']:.4f}"
-        f" [{row['control_low']:.4f}, {row['control_high']:.4f}]   checkpoint"
+        f" [{row['control_low']:.4f}, {row['control_high']:.4f}]   yardstick"
+        f" {row['yardstick_share']:+.1%}   checkpoint"
         f" {row['checkpoint_ms']:.0f} ms  "
         f" {'within' if row['within_budget'] else 'ABOVE'} {_BUDGET - 1:.0%}"
     )
     return row
 
 
-def _plain_steps(parts: Parts) -> Callable[[], None]:
+def _plain_steps(parts: Parts) -> Callable[[], float]:
     batches = iter(parts.loader)
-    return lambda: _ignore(train_step(parts, next(batches)))
 
-
-def _guarded_steps(parts: Parts, guard: Guard) -> Callable[[], None]:
-    batches: Iterator[Any] = iter(guard)
-
-    def step() -> None:
-        before = guard.step_number
-        while guard.step_number == before:  # a reading of the yardstick comes on top of a step
-            batch = next(batches)
-            loss = next_token_loss(parts.model, batch["tokens"])
-            guard.backward(loss)
-            guard.step()
+    def step() -> float:
+        train_step(parts, next(batches))
+        return 0.0
 
     return step
 
 
-def _time(work: Callable[[], None]) -> float:
+def _guarded_steps(parts: Parts, guard: Guard) -> Callable[[], float]:
+    """Return what does one step, and returns the seconds that the yardstick took on top of it."""
+    batches: Iterator[Any] = iter(guard)
+
+    def step() -> float:
+        before, reading = guard.step_number, 0.0
+        while guard.step_number == before:
+            began = time.perf_counter()
+            batch = next(batches)
+            probes = guard.phase == "probe"
+            loss = next_token_loss(parts.model, batch["tokens"])
+            guard.backward(loss)
+            guard.step()
+            reading += (time.perf_counter() - began) if probes else 0.0
+        return reading
+
+    return step
+
+
+def _time(work: Callable[[], float | None]) -> tuple[float, float]:
+    """Return the seconds that it took, and those of them that it says are to be counted apart."""
     started = time.perf_counter()
-    work()
-    return time.perf_counter() - started
+    apart = work() or 0.0
+    return time.perf_counter() - started, apart
 
 
 def _time_checkpoints(guard: Guard) -> float:
     """Return the median time of one checkpoint to disk, seconds."""
-    return statistics.median(_time(guard.checkpoint) for _ in range(3))
+    return statistics.median(_time(guard.checkpoint)[0] for _ in range(3))
 
 
 def block_ratios(
@@ -195,7 +210,3 @@ def interval(ratios: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[floa
     medians = np.median(rng.choice(ratios, (_RESAMPLES, len(ratios))), axis=1)
     low, high = np.quantile(medians, [0.025, 0.975])
     return float(low), float(high)
-
-
-def _ignore(_value: object) -> None:
-    return
