@@ -139,3 +139,30 @@ def test_a_count_in_a_name_is_no_value_and_a_whole_number_may_be_one(
     record = read_run(path)
     assert set(record.columns[name].logged()) == {value}
     assert "loss" in record.columns
+
+
+@pytest.mark.parametrize(
+    ("line", "values"),
+    [
+        ("step {s} loss {v} Acc@1:0.31 0.5", {"accuracy": 0.31}),
+        ("step {s} loss {v} recall@5:0.31 12.5s", {"eval_score": 0.31}),
+        ("it@{s} 0.25 loss {v}", {}),
+        ("step@{s} 0.5s loss {v}", {}),
+        ("expected loss at step 1000 1.5; step {s} loss {v}", {}),
+        ("step {s} loss {v}, val loss at step {s} 2.51s", {}),
+    ],
+)
+def test_counts_times_and_what_is_expected_are_no_values(
+    tmp_path: Path, line: str, values: dict[str, float]
+) -> None:
+    path = tmp_path / "train.log"
+    path.write_text(
+        "".join(line.format(s=10 * i, v=f"{4 - 0.03 * i:.3f}") + "\n" for i in range(1, 80))
+    )
+    record = read_run(path)
+    assert record.columns["loss"].logged() == pytest.approx(4 - 0.03 * np.arange(1, 80))
+    assert "val_loss" not in record.columns
+    for name, value in values.items():
+        assert set(record.columns[name].logged()) == {value}
+    if not line.startswith("it"):
+        assert record.step.tolist() == [10.0 * i for i in range(1, 80)]

@@ -141,7 +141,10 @@ class RunAccount:
             coverage=self.coverage,
             self_test=self.self_test,
             judged_signals=self.judged_signals,
-            level_explained=any(map(self._explains_level, self.incidents)),
+            level_explained=min(
+                (ia.incident.onset_row for ia in self.incidents if self._explains_level(ia)),
+                default=None,
+            ),
         )
 
     def _explains_level(self, ia: IncidentAccount) -> bool:

@@ -70,16 +70,17 @@ class StandingLoss:
         return f"{at} {of}: converged or stalled, they do not say"
 
 
-def standing_of(record: RunRecord) -> StandingLoss | None:
+def standing_of(record: RunRecord, *, until: int | None = None) -> StandingLoss | None:
     """Return how long the loss of the newest attempt has stood; None where it moves, or has no rows.
 
-    Costs a few hundred comparisons. A loss beside a reward says nothing, and is not looked at.
+    `until`: look at the rows before this one alone. Costs a few hundred comparisons. A loss beside a reward says nothing, and is not looked at.
     """
     column = record.columns.get("loss")
     if column is None or "reward" in record.columns or not is_distance(record):
         return None
     last = len(record.attempts) - 1
     rows = column.finite_rows(record.rows_of(last))
+    rows = rows if until is None else rows[rows < until]
     loss = column.values[rows]
     if len(loss) < _FEW or np.ptp(loss) == 0:
         return None

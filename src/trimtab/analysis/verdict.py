@@ -198,7 +198,7 @@ def judgement_of(
     coverage: Coverage | None = None,
     self_test: SelfTest | None = None,
     judged_signals: frozenset[str] = frozenset(),
-    level_explained: bool = False,
+    level_explained: int | None = None,
 ) -> RunJudgement:
     """Return the verdict of a run.
 
@@ -209,7 +209,7 @@ def judgement_of(
         coverage: Which steps its guard judged; None where no guard wrote it.
         self_test: What faults injected into its rows showed; None: that was not tried.
         judged_signals: Signals that some detector reads.
-        level_explained: Whether an alarm of the loss was dismissed: where it stands is no riddle.
+        level_explained: Row from which a dismissed alarm explains where the loss stands; None: none.
     """
     logged = frozenset(record.columns)
     if canonical(record.keys.get("loss", "loss")) == "val_loss":  # it stands in for the train loss
@@ -217,9 +217,10 @@ def judgement_of(
     in_nats = loss_in_nats(record)
     verdict = bad_verdict(ending, open_alarm=open_alarm)
     why = "" if ending is None else ending.why
-    standing = None if level_explained else standing_of(record)
+    standing = standing_of(record)
+    begins = standing if level_explained is None else standing_of(record, until=level_explained)
     if verdict is None:
-        why = _too_little(record, coverage, self_test, standing, in_nats=in_nats)
+        why = _too_little(record, coverage, self_test, begins, in_nats=in_nats)
         verdict = "not-judged" if why else "healthy"
     silent = tuple(
         sorted(

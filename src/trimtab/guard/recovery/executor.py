@@ -178,8 +178,9 @@ class Recovery:
         """
         engine = self.engine
         request = self.state.request
-        # a rise is none of a branch that may be taken back
-        if request is not None and (request.blocks or not self.state.busy):
+        # a rise is none of a branch that may be taken back, and would blur what a remedy has done
+        free = not self.state.busy and self.state.verification is None
+        if request is not None and (request.blocks or free):
             self._hear_answer(request)
         step = engine.counters.step
         still = self.state

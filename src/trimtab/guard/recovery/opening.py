@@ -120,6 +120,9 @@ _UNREAD = (*EARLY_SIGNS, "after-change")
 _LEFT_ALONE_BEFORE = 2
 """Times that trouble was left alone, from which noise of the fixed batches is no sign of harm."""
 
+_FREED_FOR = 3
+"""Times `FREED_STEPS` since parameters were set free, for which what scatters the loss may be theirs.
+Ours."""
 _ADDED = 0.75
 """Share of the rise of the loss, by which the same weights cost more than when they were trained,
 from which the rise is of the loss and not of the weights. Ours."""
@@ -356,7 +359,7 @@ def decide(state: RecoveryState, asked: ReadingWanted, e: ReadingDone) -> Result
         or abs(factor - 1) > _RECOUNTED
         or state.times_left_alone >= _LEFT_ALONE_BEFORE
         or arrived
-        or 0 <= _first_of(state, alarms) - e.freed_step <= FREED_STEPS
+        or _are_of_freed(state, alarms, e)
     )
     # No step takes a sound loss so far down: it is counted otherwise, or has another sign.
     believed = found.rise >= -_MOST_GAIN * scale.unit
@@ -523,6 +526,16 @@ def _alarms(state: RecoveryState) -> list[Finding]:
         for f in state.open.values()
         if f.severity != "info" and f.key not in state.handled and f.end_row is None
     ]
+
+
+def _are_of_freed(state: RecoveryState, alarms: Sequence[Finding], e: ReadingDone) -> bool:
+    """Whether alarms began soon after parameters were set free, and not long ago.
+
+    A matrix whose norm jumps is more than their first updates.
+    """
+    soon = 0 <= _first_of(state, alarms) - e.freed_step <= FREED_STEPS
+    jumped = any(f.signal == "weight_jump" for f in state.open.values())
+    return soon and e.step - e.freed_step <= _FREED_FOR * FREED_STEPS and not jumped
 
 
 def _first_of(state: RecoveryState, alarms: Sequence[Finding]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -34,8 +35,8 @@ class LeftBefore:
     slow_until: int = 0
     recounted_until: int = 0
     times: int = 0
-    rises: list[int] = field(default_factory=list)
-    """First steps of a rate that was raised on purpose."""
+    rises: list[tuple[int, float]] = field(default_factory=list)
+    """First steps of a rate that was raised on purpose, each with the factor; NaN: by hand."""
     asked: set[str] = field(default_factory=set)
     """Ids of requests to raise the rate."""
     cut: tuple[int, dict[str, object]] | None = None
@@ -60,7 +61,10 @@ def left_before(events: Iterable[Event], lineage: int) -> LeftBefore:
         if event.attempt.partition(".")[0] == str(lineage):
             found.cut = None if found.refuses(event) else _cut_after(event, found.cut)
             if event.event == "action" and event.data.get("remedy") in RISES:
-                found.rises = [*found.rises, event.step + 1][-_MOST_LEFT:]
+                values = event.data.get("values")
+                factor = values.get("factor") if isinstance(values, dict) else None
+                factor = float(factor) if isinstance(factor, int | float) else math.nan
+                found.rises = [*found.rises, (event.step + 1, factor)][-_MOST_LEFT:]
         left = event.data.get("leaves")
         if not isinstance(left, dict) or event.attempt.partition(".")[0] != str(lineage):
             continue

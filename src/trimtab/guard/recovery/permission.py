@@ -243,7 +243,7 @@ def raise_rate(state: RecoveryState, factor: float, step: int, *, why: str) -> R
     """Give a part of a cut of the rate back from the next step on, and watch what comes of it."""
     values = {"factor": factor, "lr_from_step": step + 1}
     effects = state.effects.begin_by_hand(RAISE, step, verify_steps=state.policy.verify_steps)
-    rises = (*state.rises, step + 1)
+    rises = (*state.rises, (step + 1, factor))
     return replace(state, effects=effects, rises=rises, early_cut=None), (
         RaiseRate(step + 1, factor),
         NoteAction(step, RAISE, values, why),

@@ -32,7 +32,8 @@ def review(state: RecoveryState, e: StepDone) -> tuple[RecoveryState, tuple[Comm
     wait = WAIT * policy.verify_steps
     if any(f.severity != "info" and not f.closed for f in e.findings):
         return replace(state, early_cut=replace(cut, due_step=e.step + wait)), ()
-    if e.step < cut.due_step or state.request is not None or state.advising_only:
+    busy = state.request is not None or state.verification is not None
+    if e.step < cut.due_step or busy or state.advising_only:
         return state, ()
     since = f"the learning rate is {cut.what} since step {cut.step}, early in the run"
     why = f"{since}; {e.step - cut.due_step + wait} steps without an alarm"

@@ -290,6 +290,10 @@ class LeftCase:
     trials: tuple[TrialResult, ...]
 
 
+_AS_RAISED = 0.1
+"""Of a rate, by which it may differ from what its rise alone makes of it: schedules move, too. Ours."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RecoveryState:
     """Everything that recovery decides on and that is not observed anew with each event.
@@ -323,8 +327,8 @@ class RecoveryState:
     """The kept remedy that is being watched."""
     wait_until: int = 0
     """Step before which only a loss that is not finite is acted on."""
-    rises: tuple[int, ...] = ()
-    """First steps of a rate that was raised on purpose, by the guard or by hand."""
+    rises: tuple[tuple[int, float], ...] = ()
+    """First steps of a rate that was raised on purpose, each with the factor; NaN: by hand."""
     early_cut: EarlyCut | None = None
     """A cut of the rate that a person is asked about once the run has been calm."""
     last_action_step: int | None = None
@@ -400,6 +404,13 @@ class RecoveryState:
     def is_blocked(self) -> bool:
         """Whether something waits for a person, and nothing else is done meanwhile."""
         return self.request is not None and self.request.blocks
+
+    def raised_on_purpose(self, f: Finding) -> bool:
+        """Tell whether a finding is the rise of a rate that was raised on purpose, and no more."""
+        return f.signal == "lr" and any(
+            f.onset == step and not abs(f.value - factor * f.expected) > _AS_RAISED * f.value
+            for step, factor in self.rises
+        )
 
     def reviews_cut(self, step: int) -> bool:
         """Tell whether a cut of the rate may be reviewed at a step."""

@@ -128,7 +128,8 @@ def _update(state: RecoveryState, e: Event) -> Result:
         case ChangedByHand():
             verify_steps = state.policy.verify_steps
             effects = state.effects.begin_by_hand(e.remedy, e.step, verify_steps=verify_steps)
-            rises = (*state.rises, e.step + 1) if e.remedy in permission.RISES else state.rises
+            by_hand = ((e.step + 1, math.nan),) if e.remedy in permission.RISES else ()
+            rises = (*state.rises, *by_hand)
             cut = None if e.remedy == "undo lower-lr" else state.early_cut
             return replace(state, effects=effects, rises=rises, early_cut=cut), ()
         case RolledBackByHand():
@@ -282,7 +283,7 @@ def _pass_expected(
     handled = state.handled
     for f in findings:
         change = explained_by(state.expected, f)
-        raised = f.signal == "lr" and f.onset in state.rises
+        raised = state.raised_on_purpose(f)
         if (change is None and not raised) or f.severity == "info":
             others.append(f)
             continue
@@ -302,7 +303,9 @@ def _pass_expected(
             }
             commands += [JournalEvent("dismiss", step, data), at_step(step, f"{f.text}; {why}")]
         handled |= {f.key}
-    return replace(state, handled=handled), tuple(others), tuple(commands)
+    # no first sign of what comes later
+    known = {k: f for k, f in state.open.items() if not state.raised_on_purpose(f)}
+    return replace(state, handled=handled, open=known), tuple(others), tuple(commands)
 
 
 def _without_old(found: Mapping[Key, Finding]) -> dict[Key, Finding]:

@@ -126,7 +126,7 @@ _COUNT_ENDS = re.compile(
     r"[)\]]?\s*(?P<sign>[:=]|->|is|was|)\s*"
 )
 """`held-out nll after 100: 2.68`, `val loss @ 3 epochs = 2.5`: a bare count in front of the value."""
-_FRACTION = re.compile(r"[-+]?(?:\d*\.\d.*|nan|inf|infinity)", re.IGNORECASE)
+_FRACTION = re.compile(r"[-+]?(?:\d*\.\d.*|\d+e[-+]?\d+|nan|inf|infinity)", re.IGNORECASE)
 _ITERATION = re.compile(r"\bat iteration\W*\Z", re.IGNORECASE)
 _SIGNS_OF_VALUE = (":", "=", "is", "was")
 _UNIT_BEHIND = re.compile(
@@ -138,6 +138,8 @@ _AT_TOP = re.compile(
 )
 """`Acc@5: 90.2`, `recall at 5 0.31`: what is counted among the first five."""
 _BEHIND_TOP = ("", ":", "=")
+_EXPECTED = re.compile(r"\b(?:expected|expects?|predicted|projected|estimated)\b", re.IGNORECASE)
+_OF_TIME = re.compile(r"\s?(?:[mun\u00b5]?s|secs?|seconds?|min(?:ute)?s?|h|hrs?|hours?)(?![\w/])")
 _OVER_LAST = re.compile(r"\b(?:over|of|for|in) (?:the )?(?:last|past|previous) ?\Z")
 _BEHIND_COUNT = re.compile(r"\s?[A-Za-z]{0,14}(?: is)?\s*[:=)]")
 """`loss over the last 50 steps: 2.5`: the 50 belongs to the name."""
@@ -208,6 +210,13 @@ class Field:
 def is_clock(token: str) -> bool:
     """Whether a token is a time, and no number."""
     return _CLOCK_TOKEN.match(token) is not None
+
+
+def _is_at_top(text: str) -> bool:
+    """Whether a text ends with a score and `@`, behind which stands of how many it is."""
+    found = _AT_TOP.search(text)
+    name = _last_segment(text.rstrip("@"))
+    return found is not None and not may_count(name) and name != "it"
 
 
 def to_number(text: str) -> float:
@@ -505,8 +514,8 @@ class _LineParse:
         """Return the key of a number, with the number that may be part of it: `lr (group 0)=1`."""
         if i == self.carried[0]:
             return self.carried[1], True
-        at_top = i and left.strip() in _BEHIND_TOP and _AT_TOP.search(self.literals[i - 1])
-        if i > 1 and self.literals[i - 1] == ":" and _AT_TOP.search(self.literals[i - 2]):
+        at_top = i and left.strip() in _BEHIND_TOP and _is_at_top(self.literals[i - 1])
+        if i > 1 and self._ends_range(i - 1):
             first, last = (to_number(self.numbers[k]) for k in (i - 2, i - 1))
             return f"{_last_segment(self.literals[i - 2])}{first:g}:{last:g}", True
         if at_top and self._with_number(i)[-1:].isdigit():
@@ -548,14 +557,21 @@ class _LineParse:
         if ends is None or named is None:
             return None
         counted = ends["unit"] or named["unit"]
-        # `after 3 epochs 3.45`, without a sign between the two.
-        if not ends["sign"] and not _FRACTION.fullmatch(self.numbers[i + 1].strip()):
+        # `after 3 epochs 3.45`, without a sign between the two: of nobody's expectation, and no time.
+        if not ends["sign"] and (
+            not _FRACTION.fullmatch(self.numbers[i + 1].strip())
+            or _EXPECTED.search(named[1])
+            or _OF_TIME.match(self.literals[i + 2])
+        ):
             return None
         name = _last_segment(named[1])
         found, _ = self._meaning(name, i + 1)
         # `recall at 5: 0.3` is one of other numbers.
         names = (*_COUNTED_BEHIND, *_SCORES) if counted else _COUNTED_BEHIND
         if found is None or found.name not in names:
+            return None
+        # What is expected of training stands beside what it does.
+        if not ends["sign"] and found.name == "loss" and not self._in_held_out(i + 1):
             return None
         self.carried = i + 1, name
         of_epochs = "epoch" in f"{ends['unit']}{named['unit'] or ''}" or left.endswith("epoch")
@@ -566,8 +582,7 @@ class _LineParse:
         right = self.literals[i + 1]
         if i + 1 == len(self.numbers):
             return False
-        # From one threshold to another: `mAP@.5:.95 0.44`.
-        if _AT_TOP.search(left) or (i and left == ":" and _AT_TOP.search(self.literals[i - 1])):
+        if _is_at_top(left) or self._ends_range(i):
             return right.strip() in _BEHIND_TOP
         if not right.rstrip().endswith((":", "=")):
             return False
@@ -580,6 +595,12 @@ class _LineParse:
         name = _last_segment(left[: bracket.start()])
         found = meaning(name)
         return bool(name) and not may_count(name) and (found is None or found.kind == "signal")
+
+    def _ends_range(self, i: int) -> bool:
+        """Whether a number is the upper of two thresholds: the .95 of `mAP@.5:.95 0.44`."""
+        if not i or self.literals[i] != ":" or not _is_at_top(self.literals[i - 1]):
+            return False
+        return 0 < to_number(self.numbers[i - 1]) < to_number(self.numbers[i]) <= 1
 
     def _is_count_of_value(self, key: str, i: int) -> bool:
         """Whether a whole number between a loss and its value counts it: `Train loss 12 2.51`."""
