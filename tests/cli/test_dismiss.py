@@ -69,13 +69,14 @@ def test_a_run_of_dismissed_alarms_alone_is_called_what_it_is_judged_to_be(
     assert "Not judged: no loss is logged in the last 300 rows" in page
 
 
-def test_a_dismissed_spike_that_is_over_explains_no_loss_that_stands(
-    run: Run, tmp_path: Path
+@pytest.mark.parametrize(("lasts", "size"), [(3, 4.0), (300, 0.4)], ids=["a spike", "a rise"])
+def test_what_is_dismissed_says_not_that_anything_was_learned_before_it(
+    run: Run, tmp_path: Path, lasts: int, size: float
 ) -> None:
     path, noise = tmp_path / "stands.jsonl", np.random.default_rng(0).normal(0, 0.02, 600)
     with path.open("w") as out:
         for step in range(600):
-            loss = 2.5 + noise[step] + (4 if 300 <= step < 303 else 0)
+            loss = 2.5 + noise[step] + (size if 300 <= step < 300 + lasts else 0)
             out.write(f'{{"step": {step}, "loss": {loss:.4f}, "grad_norm": 1.0}}\n')
     while alarms(run, path)[0]:
         run("dismiss", path, "A", "--why", "known")
