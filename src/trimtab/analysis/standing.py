@@ -73,7 +73,11 @@ class StandingLoss:
 def standing_of(record: RunRecord, *, until: int | None = None) -> StandingLoss | None:
     """Return how long the loss of the newest attempt has stood; None where it moves, or has no rows.
 
-    `until`: look at the rows before this one alone. Costs a few hundred comparisons. A loss beside a reward says nothing, and is not looked at.
+    Costs a few hundred comparisons. A loss beside a reward says nothing, and is not looked at.
+
+    Args:
+        record: What was logged.
+        until: Look at the rows before this one alone; None: at all.
     """
     column = record.columns.get("loss")
     if column is None or "reward" in record.columns or not is_distance(record):
