@@ -218,7 +218,9 @@ def judgement_of(
     verdict = bad_verdict(ending, open_alarm=open_alarm)
     why = "" if ending is None else ending.why
     standing = standing_of(record)
-    begins = standing if level_explained is None else standing_of(record, until=level_explained)
+    begins = standing
+    if standing is not None and standing.from_start and level_explained is not None:
+        begins = standing_of(record, until=level_explained)  # what lies behind it is explained
     if verdict is None:
         why = _too_little(record, coverage, self_test, begins, in_nats=in_nats)
         verdict = "not-judged" if why else "healthy"
