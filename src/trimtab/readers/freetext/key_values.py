@@ -214,9 +214,10 @@ def is_clock(token: str) -> bool:
 
 def _is_at_top(text: str) -> bool:
     """Whether a text ends with a score and `@`, behind which stands of how many it is."""
-    found = _AT_TOP.search(text)
+    if _AT_TOP.search(text) is None:
+        return False
     name = _last_segment(text.rstrip("@"))
-    return found is not None and not may_count(name) and name != "it"
+    return not may_count(name) and name != "it"
 
 
 def to_number(text: str) -> float:
